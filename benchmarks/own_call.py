@@ -41,7 +41,7 @@ async def main(calls: int, rounds: int) -> None:
     entry = {"command": sys.executable, "args": STDIO_ARGUMENTS, "required": True}
     config = GatewayConfig.model_validate({"servers": {"bench": entry}})
     async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
-        link = session.connection("bench")._link  # pyright: ignore[reportPrivateUsage]
+        link = next(iter(gateway.connections))._link  # pyright: ignore[reportPrivateUsage]
         assert link.channel is not None
         link.channel = Answered(link.channel)
         tune_collector()

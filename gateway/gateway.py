@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -12,8 +13,7 @@ import anyio
 import structlog
 
 from gateway.cassette.recording import RecordedLeases, Recorder
-from gateway.cassette.replaying import Missing, Replay, ReplayedLeases
-from gateway.cassette.starting import cassette_leases, replay_only
+from gateway.cassette.replaying import Missing, Replay, ReplayedLeases, cassette_leases, replay_only
 from gateway.catalogue.hidden_text import HiddenText, hidden_in
 from gateway.catalogue.names import expose, policy_tools
 from gateway.catalogue.overrides import select_tools
@@ -29,9 +29,10 @@ from gateway.leases.opening import Openings
 from gateway.leases.remote_pool import Hosted, RemotePool
 from gateway.leases.session import Session
 from gateway.logs import configure_logs_by_default
-from gateway.remote.host import OfferedServer
 from gateway.remote.hosts import Hosts
-from gateway.transport.target import Connect
+from gateway.remote.names import OfferedServer
+from gateway.transport.negotiated import Connect
+from gateway.transport.target import open_target
 from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
@@ -87,7 +88,7 @@ class Gateway:
         self._remotes: list[RemotePool] = []
         self._connect = connect
         started = config if hosts is None else config.model_copy(update={"servers": {}})
-        self._openings = Openings(started, connect, relay_mode=relay_mode)
+        self._openings = Openings(started, partial(open_target, connect=connect), relay_mode=relay_mode)
         self._leases: Leases | None = None
         self._record, self._replay = record, replay
         self._cassette: RecordedLeases | ReplayedLeases | None = None
@@ -137,7 +138,7 @@ class Gateway:
             for server in self.config.servers:
                 starting.start_soon(start, server)
         hosted = Hosted()
-        await hosted.open(self.config, on_hosts, self._openings)
+        await hosted.open(self.config, on_hosts, self._openings.http, self._openings.tasks)
         self._remotes = hosted.pools
         failures: dict[str, GatewayError] = {}
         for server, error in (failed | hosted.failed).items():

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -15,16 +15,14 @@ import structlog
 from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
 from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
 from gateway.leases.sending import Sending
+from gateway.leases.session import Session
 from gateway.server_events import ServerEvents
 from gateway.shortened import cut_text
 from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
-
-if TYPE_CHECKING:
-    from gateway.connection.in_flight import InFlightCall
-    from gateway.leases.session import Session
 
 log = structlog.get_logger(__name__)
 

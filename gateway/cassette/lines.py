@@ -83,7 +83,7 @@ class Block(Line):
     uri: str | None = None
 
 
-class Answer(Line):
+class RecordedResult(Line):
     """The result of a call."""
 
     text: str | None = None
@@ -97,7 +97,7 @@ class Answer(Line):
     resends: int = 0
 
     @classmethod
-    def of(cls, result: ToolResult) -> Answer:
+    def of(cls, result: ToolResult) -> RecordedResult:
         blocks = result.content
         # Most results are one text, and a person who reads the file should see it at once.
         plain = len(blocks) == 1 and blocks[0] == Content(kind=ContentKind.TEXT, text=blocks[0].text)
@@ -136,7 +136,7 @@ class RecordedCall(Line):
     """Set for a harness tool."""
     arguments: dict[str, Any] = {}
     """As sent: coerced, and with fixed arguments."""
-    result: Answer | None = None
+    result: RecordedResult | None = None
     failure: Failure | None = None
     elapsed_s: float = 0.0
     events: ServerEvents | None = None

@@ -6,21 +6,21 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gateway.cassette.lines import (
     VERSION,
-    Answer,
     CassetteLine,
     Header,
     RecordedCall,
     RecordedGateway,
     RecordedLease,
+    RecordedResult,
     RecordedServer,
     dump,
     parse,
@@ -28,17 +28,14 @@ from gateway.cassette.lines import (
 from gateway.cassette.reading import SUFFIX
 from gateway.config.models import GatewayConfig
 from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import ConfigError, Failure, GatewayError, ToolsChanged
 from gateway.leases.sending import Sending
+from gateway.leases.session import Session
 from gateway.private_files import make_private, private
 from gateway.server_events import ServerEvents
 from gateway.types import LeaseRequest, Role, ToolDefinition, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.connection.in_flight import InFlightCall
-    from gateway.leases.leasing import Leases
-    from gateway.leases.session import Session
 
 
 class Recorder:
@@ -98,10 +95,20 @@ def recorded_gateway(
     return read
 
 
-class RecordedLeases:
-    """`Leases`, each of which is written to a cassette when it ends. Use `lease` as that of `Leases`."""
+class LiveLeases(Protocol):
+    """What leases running servers: `gateway.leases.leasing.Leases`."""
 
-    def __init__(self, leases: Leases, recorder: Recorder, gateway: RecordedGateway, config: GatewayConfig) -> None:
+    def lease(
+        self, request: LeaseRequest, *, sending: Callable[..., Sending] = ...
+    ) -> AbstractAsyncContextManager[Session]:
+        """As `Gateway.lease`; `sending` makes the session's."""
+        ...
+
+
+class RecordedLeases:
+    """Live leases, each of which is written to a cassette when it ends."""
+
+    def __init__(self, leases: LiveLeases, recorder: Recorder, gateway: RecordedGateway, config: GatewayConfig) -> None:
         self._leases, self._recorder, self._name = leases, recorder, gateway.gateway
         self._secrets = CassetteSecrets(config)
         recorder.write([dump(gateway, self._secrets.redact)])
@@ -134,7 +141,7 @@ class RecordedLeases:
             self._recorder.write([dump(line, self._secrets.redact, request.trajectory) for line in lines])
 
 
-class _CallOnTape:
+class _Taped:
     """A call that is being recorded."""
 
     def __init__(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> None:
@@ -152,7 +159,7 @@ class _CallOnTape:
             tool=self.tool.name,
             role=self.tool.role,
             arguments=self.arguments,
-            result=Answer.of(self.result) if self.result else None,
+            result=RecordedResult.of(self.result) if self.result else None,
             failure=self.failure,
             elapsed_s=round(self.result.elapsed_s, 6) if self.result else 0.0,
             events=self.events if self.events != ServerEvents() else None,
@@ -163,13 +170,13 @@ class _Tape:
     """The calls of one lease in the order in which they began."""
 
     def __init__(self) -> None:
-        self.calls: list[_CallOnTape] = []
+        self.calls: list[_Taped] = []
         self.tools_changed: Failure | None = None
         self.began: Sending | None = None
         self._handed_over = 0
         self._running = 0
 
-    def begin(self, call: _CallOnTape) -> None:
+    def begin(self, call: _Taped) -> None:
         self.calls.append(call)
         self._running += 1
 
@@ -205,7 +212,7 @@ class RecordedSending(Sending):
         # The end of a lease is in no replay: there is nothing to release.
         if call.tool.role is Role.RELEASE:
             return await super().send(call)
-        taped = _CallOnTape(call.tool, call.arguments)
+        taped = _Taped(call.tool, call.arguments)
 
         def attempt() -> InFlightCall:
             made = call.in_flight()

@@ -1,4 +1,4 @@
-"""Replay leases: sessions whose calls are answered from a cassette, without servers."""
+"""What leases in place of a gateway's own leases, where it records or replays; and leases from a cassette."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from gateway.cassette.answering import ReplayedSending
-from gateway.cassette.lines import RecordedLease
+from gateway.cassette.lines import RecordedGateway, RecordedLease
 from gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
-from gateway.cassette.recording import RecordedLeases
+from gateway.cassette.recording import LiveLeases, RecordedLeases, Recorder, recorded_gateway
 from gateway.config.models import GatewayConfig
 from gateway.connection.redaction import CassetteSecrets
-from gateway.errors import ReplayMismatch
+from gateway.errors import ConfigError, ReplayMismatch
 from gateway.leases.session import Session
 from gateway.types import LeaseRequest, ToolDefinition, canonical_json
-
-if TYPE_CHECKING:
-    from gateway.leases.leasing import Leases
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +53,7 @@ class ReplayedLeases:
         config: GatewayConfig,
         name: str,
         catalogue: Mapping[str, tuple[ToolDefinition, ...]],
-        live: Leases | RecordedLeases | None,
+        live: LiveLeases | RecordedLeases | None,
     ) -> None:
         self._cassette, self._config, self._name, self._live = cassette, config, name, live
         self._secrets = CassetteSecrets(config)
@@ -147,3 +144,58 @@ class ReplayedLeases:
 
 async def _no_changes(_: Collection[Any]) -> None:
     """The tools of a cassette do not change while a trajectory runs."""
+
+
+def cassette_leases(
+    name: str,
+    config: GatewayConfig,
+    leases: LiveLeases,
+    catalogue: Mapping[str, tuple[ToolDefinition, ...]],
+    instructions: Mapping[str, str],
+    record: Recorder | None,
+    replay: Replay | None,
+) -> RecordedLeases | ReplayedLeases | None:
+    """The recording, or the replay with live servers behind it; None where there is neither.
+
+    Raises:
+        ConfigError: the cassette has no such gateway, or other tools than the live servers.
+    """
+    if record is None and replay is None:
+        return None
+    live: LiveLeases | RecordedLeases = leases
+    own = recorded_gateway(name, catalogue, instructions, CassetteSecrets(config))
+    if record is not None:
+        live = RecordedLeases(leases, record, own, config)
+    if replay is None:
+        assert isinstance(live, RecordedLeases)
+        return live
+    # Compared at the start: calls that are missing live would mix answers of other tools into the trajectory.
+    if recorded_in(replay, name) != own:
+        problem = f"was recorded with other tools or instructions than those of {name}'s servers now"
+        raise ConfigError(problem, file=replay.cassette.path, remedy="record again")
+    return ReplayedLeases(replay.cassette, config, name, catalogue, live)
+
+
+def replay_only(name: str, config: GatewayConfig, replay: Replay, record: Recorder | None) -> RecordedGateway:
+    """The recorded servers of a replay without live ones.
+
+    Raises:
+        ConfigError: there is something to record, or the cassette has other servers.
+    """
+    if record is not None:
+        remedy = "record live, or replay with what is missing live"
+        raise ConfigError("a replay without servers has nothing to record", key="record", remedy=remedy)
+    recorded = recorded_in(replay, name)
+    if unknown := recorded.servers.keys() ^ config.servers.keys():
+        problem = f"has other servers than {name}: {', '.join(sorted(unknown))}"
+        raise ConfigError(problem, file=replay.cassette.path, key="servers", remedy="record again")
+    return recorded
+
+
+def recorded_in(replay: Replay, name: str) -> RecordedGateway:
+    """Raises ConfigError where the cassette was recorded with another environment."""
+    cassette = replay.cassette
+    if name not in cassette.gateways:
+        remedy = f"it has: {', '.join(cassette.gateways) or 'none'}"
+        raise ConfigError(f"has no environment {name!r}", file=cassette.path, key="gateway", remedy=remedy)
+    return cassette.gateways[name]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 
+from gateway.config.models import ServerConfig
+from gateway.connection.identity import ServerIdentity
+from gateway.connection.in_flight import InFlightCall
+from gateway.connection.relay import Forwards
 from gateway.types import ToolDefinition, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.connection.in_flight import InFlightCall
 
 
 @dataclass(slots=True)
@@ -32,6 +33,11 @@ class AnyConnection(Protocol):
     @property
     def server(self) -> str:
         """The server's name in this gateway."""
+        ...
+
+    @property
+    def local(self) -> LocalConnection | None:
+        """Itself, where this gateway holds it; None for a server of another gateway's world."""
         ...
 
     @property
@@ -61,3 +67,35 @@ class AnyConnection(Protocol):
     def end(self, reason: str = ...) -> None:
         """Ask for the connection to be closed, and return at once."""
         ...
+
+
+class LocalConnection(AnyConnection, Protocol):
+    """A `Connection`, as leases and those that examine servers use it; `gateway.connection.connection` says more."""
+
+    @property
+    def config(self) -> ServerConfig: ...
+
+    @property
+    def tools(self) -> tuple[ToolDefinition, ...]: ...
+
+    @property
+    def identity(self) -> ServerIdentity: ...
+
+    @property
+    def capabilities(self) -> dict[str, Any]: ...
+
+    @property
+    def start_s(self) -> float: ...
+
+    @property
+    def stray(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def forwarding(self) -> Forwards: ...
+
+    async def list_raw(self, *, timeout_s: float) -> list[Any]: ...
+
+    async def list_again(self) -> tuple[ToolDefinition, ...] | None: ...

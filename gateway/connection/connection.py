@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import mcp_types as mcp
@@ -32,10 +32,8 @@ from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavail
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
+from gateway.transport.negotiated import NegotiatedProtocol, Target
 from gateway.types import ResourceKind, ToolDefinition, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.transport.target import NegotiatedProtocol, Target
 
 log = structlog.get_logger(__name__)
 
@@ -90,6 +88,11 @@ class Connection:
         # A lambda, because `_suspect` is replaced by each probe.
         self._calls.on_timeout = lambda: self._suspect.set()
         self._suspect = anyio.Event()
+
+    @property
+    def local(self) -> Connection:
+        """As `AnyConnection.local`."""
+        return self
 
     @property
     def alive(self) -> bool:
@@ -267,7 +270,7 @@ class Connection:
             self._redactor.text(tool.name) for tool in self.tools if self._redactor.leaks(tool)
         )
         self.instructions = self._calls.instructions = self._redactor.text(client.instructions or "")
-        self.identity = identity_of(client, self._redactor)
+        self.identity = identity_of(client, self._redactor.text)
         if self.relays:
             declared = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
             self.capabilities = self._redactor.json(declared)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mcp import MCPError
 from mcp.client.session import ClientSession
 
 from gateway import sdk
 from gateway.connection.call_request import send_stamped
+from gateway.connection.calls import Calls
 from gateway.connection.in_flight import InFlightCall
+from gateway.connection.redaction import Redactor
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
+from gateway.connection.server_requests import InFlightCalls
 from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from gateway.transport.delivery import GatewayAnswer
-
-if TYPE_CHECKING:
-    from gateway.connection.calls import Calls
-    from gateway.connection.redaction import Redactor
-    from gateway.connection.server_requests import InFlightCalls
-    from gateway.transport.link import Link
+from gateway.transport.link import Link
 
 
 class Forwarding:

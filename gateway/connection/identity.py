@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mcp import Client
 from mcp.client.extension import advertise
 
-from gateway.connection.redaction import Redactor
 from gateway.types import LEASE_EXTENSION
 
 LEASES = advertise(LEASE_EXTENSION, {"version": 1})
@@ -32,8 +32,8 @@ def serves_worlds(client: Client) -> bool:
     return LEASE_EXTENSION in (client.server_capabilities.extensions or {})
 
 
-def identity_of(client: Client, redactor: Redactor) -> ServerIdentity:
-    """The identity of a connected server, without secrets of its entry."""
+def identity_of(client: Client, redact: Callable[[str], str]) -> ServerIdentity:
+    """The identity of a connected server, without what `redact` takes out."""
     said = client.server_info
-    name, version = (redactor.text(text)[:_LENGTH] for text in ((said.name, said.version) if said else ("", "")))
+    name, version = (redact(text)[:_LENGTH] for text in ((said.name, said.version) if said else ("", "")))
     return ServerIdentity(name=name, version=version, protocol=client.protocol_version)

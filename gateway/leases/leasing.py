@@ -6,28 +6,23 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
-from gateway.connection.connection import Connection
+from gateway.connection.any_connection import AnyConnection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
 from gateway.leases import rehearsal
 from gateway.leases.opening import Openings
-from gateway.leases.pool import Bundle, BundlePool, SharedConnection
-from gateway.leases.remote_pool import RemotePool
+from gateway.leases.pool import BundlePool
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
 from gateway.leases.slots import Slots
-from gateway.leases.taking import Wanted, take_all
-from gateway.remote.world import RemoteConnection
+from gateway.leases.taking import Bundle, Pool, SharedConnection, Wanted, WorldPool, take_all
 from gateway.types import SEED_META, TRAJECTORY_META, LeaseRequest, Role, Scope, ToolDefinition
-
-if TYPE_CHECKING:
-    from gateway.connection.any_connection import AnyConnection
 
 _SESSIONS = ""
 """The key of the gateway's own slots; the others are names of pools."""
@@ -51,17 +46,17 @@ class Leases:
         config: GatewayConfig,
         catalogue: Mapping[str, tuple[ToolDefinition, ...]],
         openings: Openings,
-        opened: Mapping[str, Connection],
+        opened: Mapping[str, AnyConnection],
         directory: Path | None,
         *,
         log: structlog.stdlib.BoundLogger,
-        remotes: Sequence[RemotePool] = (),
+        remotes: Sequence[WorldPool] = (),
     ) -> None:
         self._config, self._catalogue, self._log = config, catalogue, log
         self._openings, self._watch = openings, openings.watch
         self._shared: dict[str, SharedConnection] = {}
         self._remotes = remotes
-        self._pools: dict[str, BundlePool | RemotePool] = {}
+        self._pools: dict[str, Pool] = {}
         """By server; servers that share a directory, or a host, share a pool."""
         self._warned: set[str] = set()
         self._named: set[str] = set()
@@ -74,7 +69,7 @@ class Leases:
         for pool in self._pools.values():
             pool.close()
 
-    def _pool(self, opened: Mapping[str, Connection], directory: Path | None) -> None:
+    def _pool(self, opened: Mapping[str, AnyConnection], directory: Path | None) -> None:
         """Turn the first connections into pools, and limit how many sessions may have one at a time."""
         together = tuple(server for server in self._openings.bundled if server in opened)
         for server, connection in opened.items():
@@ -203,7 +198,7 @@ class Leases:
             for server in bundle.connections
             if bundle.leases == 1
             and self._config.servers[server].has_processes_of_its_own
-            and not isinstance(self._pools[server], RemotePool)
+            and self._pools[server] not in self._remotes
         )
         return sending(
             trajectory=request.trajectory,
@@ -251,9 +246,9 @@ class Leases:
                 raise self._watch.changed[server].again()
 
     async def _wait_for_changes(self, connections: Collection[AnyConnection]) -> None:
-        await self._watch.wait([each for each in connections if isinstance(each, Connection)])
-        for world in {each.world for each in connections if isinstance(each, RemoteConnection)}:
-            await world.check()
+        await self._watch.wait(connections)
+        for remote in self._remotes:
+            await remote.check(connections)
 
     async def _release(self, session: Session) -> None:
         # Shielded: a cancelled trajectory still frees its state on shared servers. Bounded: a hung server frees its

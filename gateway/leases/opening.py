@@ -20,11 +20,11 @@ from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ServerUnavailable
 from gateway.leases.janitor import OWNER, Janitor
 from gateway.leases.lease_dir import LEASE_DIR, bundled, placed
-from gateway.leases.pool import Bundle
+from gateway.leases.taking import Bundle
 from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks
 from gateway.transport.http_connection import HttpConnections
-from gateway.transport.target import Connect, NegotiatedProtocol, open_target
+from gateway.transport.negotiated import NegotiatedProtocol, OpenTarget
 from gateway.types import Scope
 
 log = structlog.get_logger(__name__)
@@ -42,14 +42,15 @@ class Openings:
     """Entered and left by one task; what it opens lives in separate tasks until it is left.
 
     Args:
+        open_target: Chooses the transport of each connection.
         relay_mode: mcp's mode of connections that forward requests of MCP clients; None for others.
 
     Raises, on entry:
         ConfigError: directories of leases cannot be made, or are asked for where they cannot be.
     """
 
-    def __init__(self, config: GatewayConfig, connect: Connect | None, *, relay_mode: str | None = None) -> None:
-        self._config, self._connect, self._relays = config, connect, relay_mode is not None
+    def __init__(self, config: GatewayConfig, open_target: OpenTarget, *, relay_mode: str | None = None) -> None:
+        self._config, self._open_target, self._relays = config, open_target, relay_mode is not None
         mode = relay_mode or "auto"
         self.protocols = {server: NegotiatedProtocol(mode=mode, first=mode) for server in config.servers}
         self._redactors = {
@@ -169,11 +170,10 @@ class Openings:
         patience_s += max(0.0, longest_s - config.call_timeout_s)
         protocol = self.protocols[server]
         target = partial(
-            open_target,
+            self._open_target,
             server,
             config,
             protocol=protocol,
-            connect=self._connect,
             patience_s=patience_s,
             connections=self.http,
             forks=self.forks.get(server),

@@ -1,7 +1,7 @@
-"""Pools of connections: decide in plain functions which one a session gets, then open, warm or close it.
+"""A pool of bundles: decide in plain functions which one a session gets, then open, warm or close it.
 
-Under scope `shared` all sessions get the same one. Under `session` and `process` each gets one that no other session
-uses at the same time, and that none used before unless its server is reset in between.
+Under the scopes `session` and `process` a session gets a bundle that no other one uses at the same time, and that none
+used before unless its servers are reset in between.
 """
 
 from __future__ import annotations
@@ -9,113 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.errors import GatewayError, ServerUnavailable
-
-if TYPE_CHECKING:
-    from gateway.connection.any_connection import AnyConnection
-    from gateway.connection.connection import Connection
+from gateway.errors import GatewayError
+from gateway.leases.taking import Backoff, Bundle
 
 log = structlog.get_logger(__name__)
 
-Open = Callable[[], Awaitable["Connection"]]
-"""Opens a connection and returns it once calls can be sent; raises what `Connection.started` raises."""
-
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 _REFILL_PAUSE_S = 0.01
 """Between taking a bundle and starting the next one, which else would take the CPU from the reset of the one taken."""
-_MOST_DOUBLINGS = 16
-"""Beyond it the pause does not grow; a server may be down for days."""
-
-
-class Backoff:
-    """Exponential backoff between failed starts of one server."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self.not_before = 0.0
-        """When the next attempt may begin, on the event loop's clock."""
-
-    @property
-    def pausing(self) -> bool:
-        return anyio.current_time() < self.not_before
-
-    def failed(self) -> None:
-        """Count a failed attempt. Of several that fail during one pause, the first counts."""
-        if not self.pausing:
-            pause = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
-            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
-            self.not_before = anyio.current_time() + pause
-
-    def succeeded(self) -> None:
-        self._failures, self.not_before = 0, 0.0
-
-
-class SharedConnection:
-    """One connection for all sessions, opened again when it is needed and has died."""
-
-    def __init__(self, open_connection: Open, first: Connection) -> None:
-        self._open, self._current = open_connection, first
-        self._lock = anyio.Lock()
-        self._attempts = 0
-        self._last_failure: GatewayError | None = None
-        self._backoff = Backoff()
-
-    @property
-    def ready(self) -> Connection | None:
-        """The connection, where it is up."""
-        return self._current if self._current.alive else None
-
-    async def take(self) -> Connection:
-        """The connection, opened again where it is down. Raises `ServerUnavailable`."""
-        if self._current.alive:
-            return self._current
-        seen = self._attempts
-        async with self._lock:
-            # Looked at again under the lock: the session that held it may have reconnected.
-            if self._current.alive:
-                return self._current
-            if self._attempts > seen and self._last_failure is not None:
-                # An attempt of another session failed while this one waited for it: one failure serves all.
-                raise ServerUnavailable(str(self._last_failure)) from self._last_failure
-            await anyio.sleep_until(self._backoff.not_before)
-            return await self._reconnect()
-
-    async def _reconnect(self) -> Connection:
-        self._attempts += 1
-        self._last_failure = None
-        try:
-            self._current = await self._open()
-        except GatewayError as error:
-            self._backoff.failed()
-            self._last_failure = error
-            raise
-        self._backoff.succeeded()
-        log.info("pool.reconnected", server=self._current.server)
-        return self._current
-
-
-@dataclass(eq=False)
-class Bundle:
-    """Connections that one session has exclusively, with the directory they share if they name one."""
-
-    connections: dict[str, AnyConnection] = field(default_factory=lambda: dict[str, "AnyConnection"]())
-    """Includes those that are still starting."""
-    directory: Path | None = None
-    leases: int = 0
-    """How often it was given out."""
-
-    @property
-    def alive(self) -> bool:
-        return all(connection.alive for connection in self.connections.values())
 
 
 class BundlePool:

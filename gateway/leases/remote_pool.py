@@ -13,13 +13,14 @@ from anyio.abc import TaskGroup
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
+from gateway.connection.any_connection import AnyConnection
 from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
-from gateway.leases.opening import Openings
-from gateway.leases.pool import Bundle
-from gateway.remote.host import Offer, OfferedServer, RemoteHost
+from gateway.leases.taking import Bundle
+from gateway.remote.host import RemoteHost
 from gateway.remote.hosts import HostConfig, HostList, Hosts
+from gateway.remote.names import Offer, OfferedServer
 from gateway.remote.outcome import HostError
-from gateway.remote.world import RemoteWorld
+from gateway.remote.world import RemoteConnection, RemoteWorld
 from gateway.transport.http_connection import HttpConnections
 from gateway.types import ToolDefinition
 
@@ -130,7 +131,7 @@ class RemotePool:
         self._tasks.start_soon(self._own, world)
         directory = found.get("directory")
         return Bundle(
-            connections=dict(world.connections),
+            connections=world.connections,
             directory=Path(str(directory)) if directory else None,
             leases=1,
         )
@@ -148,6 +149,12 @@ class RemotePool:
         """Give a world back to its host; return at once."""
         for connection in bundle.connections.values():
             connection.end("its session is over")
+
+    async def check(self, connections: Collection[AnyConnection]) -> None:
+        """Raise `ToolsChanged` where the tools of a server of this pool, among these, have changed."""
+        found = {each.world for each in connections if isinstance(each, RemoteConnection)}
+        for world in found & self._held.keys():
+            await world.check()
 
     def close(self) -> None:
         """The gateway is closing: start nothing more."""
@@ -179,8 +186,20 @@ class RemotePool:
             self._catalogue = offered
             self._forget(config)  # one of the same address with another token: it renews the leases it has, and no more
             self._known[config.url] = host
-            self._tasks.start_soon(host.renew_leases)
+            self._tasks.start_soon(self._renew, host)
             return host
+
+    async def _renew(self, host: RemoteHost) -> None:
+        """Renew the leases that made no request lately, for as long as there are any or may be."""
+        while not host.retired or any(world.host is host for world in self._held):
+            # Often enough for a renewal to fail before the host frees the lease.
+            await anyio.sleep(host.offer.idle_s / 4)
+            before = anyio.current_time() - host.offer.idle_s / 4
+            # One request for all of them: thousands of trajectories may think at once.
+            quiet = {world.handle: world for world in self._held if world.host is host and world.asked_at <= before}
+            for handle in await host.renew([*quiet]) if quiet else ():
+                if handle in quiet:
+                    quiet[handle].lose(f"{host.url} has freed it")
 
     def _forget(self, config: HostConfig) -> None:
         """Connect again before the next lease: another process may be at the address by then."""
@@ -202,7 +221,9 @@ class Hosted:
         self.failed: dict[str, GatewayError | ConfigError] = {}
         """By entry, why its host could not be used."""
 
-    async def open(self, config: GatewayConfig, servers: Collection[str], openings: Openings) -> None:
+    async def open(
+        self, config: GatewayConfig, servers: Collection[str], http: HttpConnections, tasks: TaskGroup
+    ) -> None:
         """Connect to the hosts of these entries."""
         together: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = defaultdict(list)
         for server in servers:
@@ -215,7 +236,7 @@ class Hosted:
                     _check(server, config.servers[server])
                 host = HostConfig(url=url, headers=dict(headers))
                 name = ", ".join(entries)
-                pool = RemotePool(own, HostList([host]), openings.http, openings.tasks, name=name, by_entry=True)
+                pool = RemotePool(own, HostList([host]), http, tasks, name=name, by_entry=True)
                 self._add(pool, (await pool.start()).servers)
             except (GatewayError, ConfigError) as error:
                 self.failed |= dict.fromkeys(entries, error)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import anyio
 import structlog
 
-from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.any_connection import AnyConnection, LocalConnection, OutgoingCall
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest
 from gateway.errors import (
     CallTimeout,
@@ -22,10 +22,6 @@ from gateway.errors import (
     WorldLost,
 )
 from gateway.types import CallFault, Role, ToolDefinition, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.connection.any_connection import AnyConnection
-    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -112,12 +108,12 @@ class Sending:
         finally:
             self._running[server] -= 1
 
-    def local(self, server: str) -> Connection:
+    def local(self, server: str) -> LocalConnection:
         """The connection to a server of this gateway's own. Raises `ServesWorlds` where it is on another host."""
-        connection = self.connections[server]
-        if not hasattr(connection, "forwarding"):
+        connection = self.connections[server].local
+        if connection is None:
             raise ServesWorlds("its worlds are leases of another host, which runs its servers", server=server)
-        return cast("Connection", connection)
+        return connection
 
     async def forward(self, server: str, request: ForwardedRequest) -> dict[str, Any]:
         """Send an MCP client's request, once: its client knows whether to repeat it. For gateways that relay.

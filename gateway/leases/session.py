@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
@@ -15,7 +15,7 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.any_connection import AnyConnection, LocalConnection, OutgoingCall
 from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
@@ -23,10 +23,6 @@ from gateway.leases.sending import Sending, caused_by_policy
 from gateway.schemas.arguments import Prepared, encodable, prepare
 from gateway.server_events import RequestKind, ServerEvents
 from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.connection.any_connection import AnyConnection
-    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +83,7 @@ class Session:
         """Whether a reset makes these servers fit for another trajectory: no call failed or is still running."""
         return self._sending.healthy(servers)
 
-    def connection(self, server: str) -> Connection:
+    def connection(self, server: str) -> LocalConnection:
         """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
         return self._sending.local(server)
 

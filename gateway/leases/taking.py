@@ -1,19 +1,152 @@
-"""Take a connection to each server that a session needs, all at once, within the lease's time."""
+"""What a session takes of each server: the connection that all share, or a bundle of a pool; all at once, in time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import anyio
+import structlog
 
-from gateway.errors import GatewayError, LeaseTimeout
+from gateway.connection.any_connection import AnyConnection
+from gateway.errors import GatewayError, LeaseTimeout, ServerUnavailable
 
-if TYPE_CHECKING:
-    from gateway.connection.any_connection import AnyConnection
-    from gateway.leases.pool import Bundle, BundlePool, SharedConnection
-    from gateway.leases.remote_pool import RemotePool
+log = structlog.get_logger(__name__)
+
+Open = Callable[[], Awaitable[AnyConnection]]
+"""Opens a connection and returns it once calls can be sent; raises what `Connection.started` raises."""
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
+_MOST_DOUBLINGS = 16
+"""Beyond it the pause does not grow; a server may be down for days."""
+
+
+class Backoff:
+    """Exponential backoff between failed starts of one server."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self.not_before = 0.0
+        """When the next attempt may begin, on the event loop's clock."""
+
+    @property
+    def pausing(self) -> bool:
+        return anyio.current_time() < self.not_before
+
+    def failed(self) -> None:
+        """Count a failed attempt. Of several that fail during one pause, the first counts."""
+        if not self.pausing:
+            pause = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+            self.not_before = anyio.current_time() + pause
+
+    def succeeded(self) -> None:
+        self._failures, self.not_before = 0, 0.0
+
+
+class SharedConnection:
+    """One connection for all sessions, opened again when it is needed and has died."""
+
+    def __init__(self, open_connection: Open, first: AnyConnection) -> None:
+        self._open, self._current = open_connection, first
+        self._lock = anyio.Lock()
+        self._attempts = 0
+        self._last_failure: GatewayError | None = None
+        self._backoff = Backoff()
+
+    @property
+    def ready(self) -> AnyConnection | None:
+        """The connection, where it is up."""
+        return self._current if self._current.alive else None
+
+    async def take(self) -> AnyConnection:
+        """The connection, opened again where it is down. Raises `ServerUnavailable`."""
+        if self._current.alive:
+            return self._current
+        seen = self._attempts
+        async with self._lock:
+            # Looked at again under the lock: the session that held it may have reconnected.
+            if self._current.alive:
+                return self._current
+            if self._attempts > seen and self._last_failure is not None:
+                # An attempt of another session failed while this one waited for it: one failure serves all.
+                raise ServerUnavailable(str(self._last_failure)) from self._last_failure
+            await anyio.sleep_until(self._backoff.not_before)
+            return await self._reconnect()
+
+    async def _reconnect(self) -> AnyConnection:
+        self._attempts += 1
+        self._last_failure = None
+        try:
+            self._current = await self._open()
+        except GatewayError as error:
+            self._backoff.failed()
+            self._last_failure = error
+            raise
+        self._backoff.succeeded()
+        log.info("pool.reconnected", server=self._current.server)
+        return self._current
+
+
+@dataclass(eq=False)
+class Bundle:
+    """Connections that one session has exclusively, with the directory they share if they name one."""
+
+    connections: dict[str, AnyConnection] = field(default_factory=dict[str, AnyConnection])
+    """Includes those that are still starting."""
+    directory: Path | None = None
+    leases: int = 0
+    """How often it was given out."""
+
+    @property
+    def alive(self) -> bool:
+        return all(connection.alive for connection in self.connections.values())
+
+
+class Pool(Protocol):
+    """Gives each session a bundle of its own: a `BundlePool` of this gateway, or a `RemotePool` of hosts."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def most(self) -> int | None:
+        """Bundles at a time; None where the pool sets no bound."""
+        ...
+
+    async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
+        """A bundle for one session, once there is one. Raises `GatewayError`.
+
+        Args:
+            reset: Whether its servers will be reset, so that one that was used before will do.
+        """
+        ...
+
+    def take_ready(self, *, reset: bool) -> Bundle | None:
+        """A bundle that is open, at once; None where there is none."""
+        ...
+
+    def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
+        """Take a bundle back when its session is over; return at once."""
+        ...
+
+    def close(self) -> None:
+        """The gateway is closing: start nothing more."""
+        ...
+
+
+class WorldPool(Pool, Protocol):
+    """A pool whose bundles are worlds of hosts."""
+
+    @property
+    def servers(self) -> tuple[str, ...]: ...
+
+    async def check(self, connections: Collection[AnyConnection]) -> None:
+        """Raise `ToolsChanged` where the tools of a server behind one of its connections have changed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +166,7 @@ class Wanted:
 async def take_all(
     needed: Collection[str],
     shared: Mapping[str, SharedConnection],
-    pools: Mapping[str, BundlePool | RemotePool],
+    pools: Mapping[str, Pool],
     bundles: dict[str, Bundle],
     wanted: Wanted,
 ) -> dict[str, AnyConnection]:
@@ -61,7 +194,7 @@ async def _take_missing(
     servers: Collection[str],
     shared: Mapping[str, SharedConnection],
     taken: dict[str, AnyConnection],
-    pools: Mapping[str, BundlePool | RemotePool],
+    pools: Mapping[str, Pool],
     bundles: dict[str, Bundle],
     wanted: Wanted,
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -16,11 +15,9 @@ import structlog
 from anyio.abc import TaskGroup
 
 from gateway.catalogue.tool_config import difference, is_changed
+from gateway.connection.any_connection import AnyConnection, LocalConnection
 from gateway.errors import ToolsChanged, ToolsUnknown
 from gateway.types import ToolDefinition
-
-if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -46,12 +43,12 @@ class ToolWatch:
         """By server, the error with the difference; a server never leaves it."""
         self._early: dict[str, Sequence[ToolDefinition]] = {}
         """Listings of servers whose tools are not published yet, because others are still starting."""
-        self._noticed: set[Connection] = set()
+        self._noticed: set[LocalConnection] = set()
         """Connections whose announcement is not looked into yet."""
-        self._listing: set[Connection] = set()
-        self._looking: set[Connection] = set()
+        self._listing: set[LocalConnection] = set()
+        self._looking: set[LocalConnection] = set()
         self._wake = anyio.Event()
-        self._looked: dict[Connection, anyio.Event] = {}
+        self._looked: dict[AnyConnection, anyio.Event] = {}
 
     async def publish(self, server: str, tools: Sequence[ToolDefinition]) -> None:
         """These definitions, as the server sent them, are what the trajectories of this gateway begin with."""
@@ -78,7 +75,7 @@ class ToolWatch:
         log.exception("server.tools_unknown", server=server)
         self._changed.setdefault(server, ToolsUnknown(f"{type(error).__name__}: {error}", server=server))
 
-    def notice(self, connection: Connection) -> None:
+    def notice(self, connection: LocalConnection) -> None:
         """Note that a server announced a change: `run` looks into it. Safe from callbacks, any number of times."""
         self._noticed.add(connection)
         self._wake.set()
@@ -93,7 +90,7 @@ class ToolWatch:
                 self._looking.add(connection)
                 self._tasks.start_soon(self._look, connection)
 
-    async def wait(self, connections: Collection[Connection]) -> None:
+    async def wait(self, connections: Collection[AnyConnection]) -> None:
         """Wait until all that these connections have announced so far was looked into; bounded by the listings."""
         for connection in connections:
             # A listing under way may miss what was announced since it began; the next one does not.
@@ -101,7 +98,7 @@ class ToolWatch:
                 if connection in self._noticed or connection in self._listing:
                     await self._looked.setdefault(connection, anyio.Event()).wait()
 
-    async def _look(self, connection: Connection) -> None:
+    async def _look(self, connection: LocalConnection) -> None:
         try:
             while connection in self._noticed:
                 # Before the listing, so that a change announced during it causes another one. And in the same step as
@@ -121,7 +118,7 @@ class ToolWatch:
             self._noticed.discard(connection)
             self._done(connection)
 
-    def _done(self, connection: Connection) -> None:
+    def _done(self, connection: LocalConnection) -> None:
         self._listing.discard(connection)
         if waiting := self._looked.pop(connection, None):
             waiting.set()

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import anyio
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.connection.identity import ServerIdentity
 from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
-from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, LEASE_META, OPEN, PROTOCOL, RENEW, VERSION
+from gateway.remote.hosts import HostConfig
+from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, LEASE_META, OPEN, PROTOCOL, RENEW, VERSION, Offer
 from gateway.remote.outcome import HostError
 from gateway.remote.posts import Json, Posts
 from gateway.transport.delivery import Broke
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
-from gateway.types import ToolDefinition
-
-if TYPE_CHECKING:
-    from gateway.remote.hosts import HostConfig
-    from gateway.remote.world import RemoteWorld
 
 log = structlog.get_logger(__name__)
 
@@ -33,31 +27,6 @@ _WAIT_S = 20.0
 """How long one request may wait for a lease; the next one goes on waiting."""
 _SPARE_S = 10.0
 """How much longer than the host's own bound a request may take, so that the host's is what ends it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OfferedServer:
-    """One server of a host's gateway."""
-
-    tools: tuple[ToolDefinition, ...] = ()
-    """Harness tools included."""
-    instructions: str = ""
-    identity: ServerIdentity = field(default_factory=ServerIdentity)
-    malformed: tuple[str, ...] = ()
-    tools_with_secrets: tuple[str, ...] = ()
-    trusted: bool = False
-    call_timeout_s: float = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
-    """What a host's gateway serves."""
-
-    servers: Mapping[str, OfferedServer]
-    idle_s: float
-    """After so many seconds without a request for it, the host frees a lease."""
-    patience_s: float
-    """How much longer than its server's `call_timeout_s` a call may take, while a request of the server is answered."""
 
 
 _OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
@@ -72,8 +41,6 @@ class RemoteHost:
     def __init__(self, config: HostConfig, connections: HttpConnections) -> None:
         self.config = config
         self.offer = Offer(servers={}, idle_s=60.0, patience_s=0.0)
-        self.worlds: dict[str, RemoteWorld] = {}
-        """Those that are leased, by handle."""
         self.retired = False
         """Whether it gets no more leases."""
         self._posts = Posts(config, connections)
@@ -182,21 +149,10 @@ class RemoteHost:
             attempt += 1
             await anyio.sleep(pause_s)
 
-    async def renew_leases(self) -> None:
-        """Renew the leases that made no request lately, for as long as there are any or may be."""
-        while self.worlds or not self.retired:
-            # Often enough for a renewal to fail before the host frees the lease.
-            await anyio.sleep(self.offer.idle_s / 4)
-            before = anyio.current_time() - self.offer.idle_s / 4
-            # One request for all of them: thousands of trajectories may think at once.
-            quiet = [handle for handle, world in self.worlds.items() if world.asked_at <= before]
-            if not quiet:
-                continue
-            found = await self._post_quietly(RENEW, {"leases": quiet}, {})
-            for handle in cast("list[str]", (found or {}).get("lost", [])):
-                # Not one that was closed while the host answered.
-                if (world := self.worlds.get(handle)) is not None:
-                    world.lose(f"{self.url} has freed it")
+    async def renew(self, leases: list[str]) -> list[str]:
+        """Renew leases; returns those that the host has freed. A failure is left for the next request to show."""
+        found = await self._post_quietly(RENEW, {"leases": leases}, {})
+        return cast("list[str]", (found or {}).get("lost", []))
 
     async def _post_quietly(self, method: str, params: Json, meta: Json) -> Json | None:
         """The result of a request whose failure the next one will show; None where it failed."""

@@ -1,8 +1,12 @@
-"""The names of the lease extension on the wire; docs/serve.md describes it."""
+"""The names of the lease extension on the wire, and what a host offers by it; docs/serve.md describes it."""
 
 from __future__ import annotations
 
-from gateway.types import LEASE_EXTENSION
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.connection.identity import ServerIdentity
+from gateway.types import LEASE_EXTENSION, ToolDefinition
 
 EXTENSION = LEASE_EXTENSION
 """Under `capabilities.extensions` of `server/discover`, and under `capabilities.experimental` of `initialize`."""
@@ -32,3 +36,28 @@ PROTOCOL = "2026-07-28"
 PROTOCOL_META = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_META = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_META = "io.modelcontextprotocol/clientInfo"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfferedServer:
+    """One server of a host's gateway."""
+
+    tools: tuple[ToolDefinition, ...] = ()
+    """Harness tools included."""
+    instructions: str = ""
+    identity: ServerIdentity = field(default_factory=ServerIdentity)
+    malformed: tuple[str, ...] = ()
+    tools_with_secrets: tuple[str, ...] = ()
+    trusted: bool = False
+    call_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What a host's gateway serves."""
+
+    servers: Mapping[str, OfferedServer]
+    idle_s: float
+    """After so many seconds without a request for it, the host frees a lease."""
+    patience_s: float
+    """How much longer than its server's `call_timeout_s` a call may take, while a request of the server is answered."""

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import version
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 from pydantic_core import to_json
 
+from gateway.remote.hosts import HostConfig
 from gateway.remote.names import CAPABILITIES_META, CLIENT_META, EXTENSION, PROTOCOL, PROTOCOL_META, VERSION
 from gateway.transport.channel import read_json
 from gateway.transport.delivery import Broke
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_request import Origin, tls
-
-if TYPE_CHECKING:
-    from gateway.remote.hosts import HostConfig
 
 Json = dict[str, Any]
 

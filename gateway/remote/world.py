@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
 
 from gateway.config.models import GatewayConfig
-from gateway.connection.any_connection import OutgoingCall
+from gateway.connection.any_connection import AnyConnection, OutgoingCall
 from gateway.errors import GatewayError, ProtocolError, WorldLost
+from gateway.remote.host import RemoteHost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
 from gateway.remote.outcome import HostError, decoded_failure, decoded_result
 from gateway.server_events import ServerEvents
 from gateway.types import Role, ToolResult
-
-if TYPE_CHECKING:
-    from gateway.remote.host import RemoteHost
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +36,11 @@ class RemoteWorld:
         self.lost = ""
         """Why its state is gone; empty while it is not."""
         self.over, self.done = anyio.Event(), anyio.Event()
-        self.connections = {entry: RemoteConnection(self, entry, name) for entry, name in servers.items()}
+        self.connections: dict[str, AnyConnection] = {
+            entry: RemoteConnection(self, entry, name) for entry, name in servers.items()
+        }
         """By the names of this gateway."""
         self._keys = count(1)
-        host.worlds[handle] = self
 
     def lose(self, problem: str) -> None:
         """Note that the world is gone; the first reason is kept."""
@@ -99,13 +98,14 @@ class RemoteWorld:
         return found
 
     async def close(self) -> None:
-        """Give the lease back; the host releases its servers. Bounded, and it raises only cancellation."""
+        """Give the lease back; the host releases its servers. Bounded, and it raises only cancellation.
+
+        A host that was not told frees it after its idle time, once this gateway renews it no more.
+        """
         if not self.lost:
             # Longer than the host's own bound on the release, which is what should end it.
             with anyio.move_on_after(self.config.release_timeout_s + _CLOSE_S):
                 await self._quietly(CLOSE, {LEASE_META: self.handle})
-        # Also where the host was not told: it frees the lease after its idle time, once this gateway renews it no more.
-        self.host.worlds.pop(self.handle, None)
         self.done.set()
 
     async def _quietly(self, method: str, meta: Mapping[str, Any]) -> None:
@@ -123,6 +123,10 @@ class RemoteConnection:
         self.exhausted = self.killed = ""  # the host says so in its errors
         self.world, self._name = world, name
         self._config = world.config.servers[server]
+
+    @property
+    def local(self) -> None:
+        return None
 
     @property
     def alive(self) -> bool:

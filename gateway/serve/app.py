@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import structlog
 from anyio.abc import TaskGroup
@@ -15,7 +15,7 @@ from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
 from gateway.remote.outcome import failed
 from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
-from gateway.serve.client_gateways import ClientGateways
+from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.direct_http import ADMITTED, BEGUN, concerns
 from gateway.serve.lease_face import LeaseFace
@@ -23,9 +23,6 @@ from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.channel import read_json
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -60,7 +57,7 @@ class ServeApp:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ServedGateway,
         clients: ClientGateways,
         tasks: TaskGroup,
         config: ServeConfig,

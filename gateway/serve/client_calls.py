@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
@@ -18,11 +18,9 @@ from mcp_types import INVALID_REQUEST
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
 from gateway.serve.bearers import Refused
+from gateway.serve.client_relay import ClientRelay
 from gateway.serve.client_world import DEFECT
-
-if TYPE_CHECKING:
-    from gateway.serve.client_relay import ClientRelay
-    from gateway.serve.config import ServeConfig
+from gateway.serve.config import ServeConfig
 
 log = structlog.get_logger(__name__)
 

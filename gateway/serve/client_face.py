@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from anyio.abc import TaskGroup
 from mcp import MCPError
+from mcp.server.connection import Connection as ClientConnection
 from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import to_json
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import ConfigError, GatewayError
+from gateway.leases.session import Session
 from gateway.remote.names import EXTENSION, VERSION
 from gateway.sdk import connection_of
 from gateway.serve.bearers import Bearer, Refused
@@ -24,22 +28,23 @@ from gateway.serve.client_calls import RunningCalls
 from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
 from gateway.serve.client_parked import ParkedRequests
 from gateway.serve.client_relay import SUBSCRIPTION_META, ClientRelay, relay_of
-from gateway.serve.client_results import WORLD_META, enveloped, in_era, joined_state, split_state
 from gateway.serve.client_sessions import ClientSessions, user_of
-from gateway.serve.client_world import MOST_ROUNDS, WorldRequest, error_of
+from gateway.serve.client_world import (
+    MOST_ROUNDS,
+    WORLD_META,
+    WorldRequest,
+    enveloped,
+    error_of,
+    in_era,
+    joined_state,
+    split_state,
+)
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import NO_LEASE, ServedLeases
 from gateway.serve.metrics import Counts
 from gateway.serve.served_lease import ServedLease
 from gateway.transport.channel import read_json
 from gateway.types import Scope
-
-if TYPE_CHECKING:
-    from mcp.server.connection import Connection as ClientConnection
-    from starlette.types import Receive, Send
-    from starlette.types import Scope as AsgiScope
-
-    from gateway.leases.session import Session
 
 Context = ServerRequestContext[Any, Any]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import anyio
 import structlog
@@ -14,13 +15,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from gateway.catalogue.names import policy_tools
 from gateway.config.models import GatewayConfig, Kind
+from gateway.connection.any_connection import LocalConnection
+from gateway.connection.identity import ServerIdentity
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
 from gateway.errors import ConfigError, GatewayError
+from gateway.leases.session import Session
 from gateway.types import Scope, ToolDefinition
-
-if TYPE_CHECKING:
-    from gateway.connection.connection import Connection
-    from gateway.gateway import Gateway
 
 log = structlog.get_logger(__name__)
 
@@ -37,11 +37,45 @@ class Era(StrEnum):
     MODERN = "auto"
 
 
+class ServedGateway(AbstractAsyncContextManager[Any], Protocol):
+    """What serving needs of a `gateway.gateway.Gateway`, whose attributes these are."""
+
+    @property
+    def config(self) -> GatewayConfig: ...
+
+    @property
+    def catalogue(self) -> Mapping[str, tuple[ToolDefinition, ...]]: ...
+
+    @property
+    def instructions(self) -> Mapping[str, str]: ...
+
+    @property
+    def identities(self) -> Mapping[str, ServerIdentity]: ...
+
+    @property
+    def malformed(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    @property
+    def failures(self) -> Mapping[str, GatewayError]: ...
+
+    @property
+    def connections(self) -> Collection[LocalConnection]: ...
+
+    @property
+    def places(self) -> int: ...
+
+    def for_clients(self, config: GatewayConfig, relay_mode: str) -> ServedGateway | None: ...
+
+    def lease(
+        self, *, trajectory: str, task: str | None, seed: int, tools: Collection[str] | None = None, resets: bool = ...
+    ) -> AbstractAsyncContextManager[Session]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientGateway:
     """An entered gateway, and what its servers offer to MCP clients."""
 
-    gateway: Gateway
+    gateway: ServedGateway
     pushes: bool = False
     """Whether one of the servers speaks the handshake's era only, in which servers ask by requests."""
     relays: bool = False
@@ -52,7 +86,7 @@ class ClientGateway:
     """The policy's, by exposed name, in the protocol's form."""
 
     @classmethod
-    def of_tools(cls, gateway: Gateway) -> ClientGateway:
+    def of_tools(cls, gateway: ServedGateway) -> ClientGateway:
         """A gateway of which clients get the policy's tools alone."""
         return cls(gateway=gateway, capabilities={}, tools=_tools(gateway, {}))
 
@@ -78,7 +112,7 @@ class ClientGateway:
 class ClientGateways:
     """Opens and holds them. They end with the task group."""
 
-    def __init__(self, gateway: Gateway, tasks: TaskGroup) -> None:
+    def __init__(self, gateway: ServedGateway, tasks: TaskGroup) -> None:
         self._gateway, self._tasks = gateway, tasks
         self._open: dict[Era, ClientGateway] = {}
         self._opening = anyio.Lock()
@@ -114,7 +148,7 @@ class ClientGateways:
         return opened
 
     async def _hold(
-        self, gateway: Gateway, may_fail: Collection[str], *, task_status: TaskStatus[ClientGateway]
+        self, gateway: ServedGateway, may_fail: Collection[str], *, task_status: TaskStatus[ClientGateway]
     ) -> None:
         async with gateway:
             for server, error in gateway.failures.items():
@@ -148,7 +182,7 @@ def _config(config: GatewayConfig, era: Era) -> GatewayConfig:
     return config.model_copy(update={"servers": servers})
 
 
-async def _listed(connection: Connection) -> dict[str, Json]:
+async def _listed(connection: LocalConnection) -> dict[str, Json]:
     """A server's tools by its own names, as it lists them. Raises `GatewayError`."""
     tools: dict[str, Json] = {}
     cursor: Any = None
@@ -168,7 +202,7 @@ async def _listed(connection: Connection) -> dict[str, Json]:
     return tools
 
 
-def _tools(gateway: Gateway, listed: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
+def _tools(gateway: ServedGateway, listed: Mapping[str, Mapping[str, Json]]) -> dict[str, Json]:
     tools = policy_tools(gateway.catalogue)
     return {tool.exposed_name: _shown(tool, listed.get(tool.server, {}).get(tool.name, {})) for tool in tools}
 

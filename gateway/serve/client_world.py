@@ -1,22 +1,32 @@
-"""One request of an MCP client within its world: which tool or server it means, and the servers' result."""
+"""One request of an MCP client within its world: the tool or servers it means, and their result as its era has it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from typing import Any, cast
 
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
 from gateway.errors import GatewayError
+from gateway.leases.session import Session
 from gateway.remote.outcome import encoded_failure, encoded_result
 from gateway.serve.client_gateways import ClientGateway
-from gateway.serve.client_routes import route
 from gateway.server_events import ServerEvents
 
-if TYPE_CHECKING:
-    from gateway.leases.session import Session
+WORLD_META = "mcp-rollout/world"
+"""In the `_meta` of results, and of a client's later requests: its world, where the era has no sessions."""
+_INFO: Json = {"name": "mcp-rollout", "version": version("mcp-rollout")}
+_MODERN_ONLY = frozenset(("resultType", "ttlMs", "cacheScope"))
+_MARK = "mcp-rollout."
+Send = Callable[[str, Json], Awaitable[Json]]
+"""Sends the request with these parameters to a server. Raises `ErrorAnswer`, `GatewayError`."""
+
+_LISTS = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}
+_MOST_PAGES = 100
+_SEPARATOR = "__"
 
 MOST_ROUNDS = 10
 """How often a server may come back with a question."""
@@ -108,3 +118,108 @@ class WorldRequest:
                 wants_progress="progressToken" in self._meta,
             ),
         )
+
+
+async def route(client: ClientGateway, method: str, params: Json, send: Send) -> Json:
+    """The result of a request that is no call of a tool.
+
+    One server gets it as it is. Of several, those that declared the capability do: lists become one, prompts have their
+    server's name before their own, and resources are asked of one after the other.
+
+    Raises:
+        ErrorAnswer: a server's error; or none of them has the method.
+        GatewayError: what `send` raises.
+    """
+    # Whatever it declared: the server's own error is a better answer than one of ours.
+    if len(client.capabilities) == 1:
+        return await send(next(iter(client.capabilities)), params)
+    servers = client.having(_capability(method))
+    if len(servers) == 1:
+        return await send(servers[0], params)
+    if not servers:
+        raise ErrorAnswer({"code": METHOD_NOT_FOUND, "message": f"Method not found: {method[:100]}"})
+    reference = cast("Json", params.get("ref") or {})
+    if method in _LISTS:
+        return await _merged(_LISTS[method], servers, send)
+    if method == "prompts/get" or "name" in reference:
+        named = params if method == "prompts/get" else reference
+        server, _, name = str(named.get("name")).partition(_SEPARATOR)
+        if server not in servers:
+            raise ErrorAnswer({"code": INVALID_PARAMS, "message": f"Unknown prompt: {named.get('name')}"})
+        own = {**named, "name": name}
+        return await send(server, own if method == "prompts/get" else {**params, "ref": own})
+    if method == "logging/setLevel":
+        # The client sets one level for all servers; their results are empty.
+        return [await send(server, params) for server in servers][-1]
+    return await _first(servers, params, send)
+
+
+def _capability(method: str) -> str:
+    room = method.partition("/")[0]
+    return {"completion": "completions"}.get(room, room)
+
+
+async def _merged(kind: str, servers: list[str], send: Send) -> Json:
+    found: list[Json] = []
+    for server in servers:
+        cursor: Any = None
+        # A server may send cursors without end.
+        for _ in range(_MOST_PAGES):
+            page = await send(server, {} if cursor is None else {"cursor": cursor})
+            for each in cast("list[Json]", page.get(kind) or []):
+                name = f"{server}{_SEPARATOR}{each.get('name')}" if kind == "prompts" else each.get("name")
+                found.append({**each, "name": name})
+            if not isinstance(cursor := page.get("nextCursor"), str):
+                break
+    return {kind: found}
+
+
+async def _first(servers: list[str], params: Json, send: Send) -> Json:
+    """The first result; the last error where there is none. Reading twice does no harm."""
+    for server in servers[:-1]:
+        try:
+            return await send(server, params)
+        # An error is how a server says that the resource is another's; a broken one ends the request.
+        except ErrorAnswer:
+            continue
+    return await send(servers[-1], params)
+
+
+def enveloped(result: Mapping[str, Any], **meta: str) -> Json:
+    """A result of 2026-07-28: with its type, and the identity of this server in place of the server's behind it."""
+    said = {**cast("Json", result.get("_meta") or {}), **meta, SERVER_INFO_META_KEY: _INFO}
+    return {"resultType": "complete", **result, "_meta": said}
+
+
+def in_era(result: Json, handle: str, *, modern: bool) -> Json:
+    """A server's result for a client of either era."""
+    if modern:
+        return enveloped(result, **{WORLD_META: handle})
+    said = cast("Json", result.get("_meta") or {})
+    meta = {name: value for name, value in said.items() if name != SERVER_INFO_META_KEY}
+    kept = {name: value for name, value in result.items() if name not in _MODERN_ONLY and name != "_meta"}
+    return {**kept, "_meta": meta} if meta else kept
+
+
+def joined_state(result: Json, handle: str) -> Json:
+    """A question of the server with its world in `requestState`: the answer has to reach the same one.
+
+    The handle cannot be guessed, and the server's own state follows it as it is, for the server to verify.
+    """
+    if result.get("resultType") != "input_required":
+        return result
+    state = result.get("requestState")
+    return {**result, "requestState": f"{_MARK}{handle}" + (f".{state}" if state is not None else "")}
+
+
+def split_state(params: Json) -> str:
+    """Take the world out of a request's `requestState`, and leave the server's own; returns the handle."""
+    state = params.get("requestState")
+    if not isinstance(state, str):
+        return ""
+    handle, dot, own = state.removeprefix(_MARK).partition(".")
+    if dot:
+        params["requestState"] = own
+    else:
+        del params["requestState"]
+    return handle if state.startswith(_MARK) else "?"

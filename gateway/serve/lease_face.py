@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from gateway.connection.answerers import requests_answered
 from gateway.errors import GatewayError
-from gateway.remote.host import Offer, OfferedServer
 from gateway.remote.names import (
     CALL_META,
     CANCEL,
@@ -24,9 +23,12 @@ from gateway.remote.names import (
     RENEW,
     SERVER_META,
     VERSION,
+    Offer,
+    OfferedServer,
 )
 from gateway.remote.outcome import encoded_result, failed, succeeded
 from gateway.serve.bearers import Bearer
+from gateway.serve.client_gateways import ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLeases
 from gateway.serve.metrics import Counts
@@ -34,9 +36,6 @@ from gateway.serve.params import InvalidParams, Params
 from gateway.serve.served_lease import ServedLease
 from gateway.server_events import ServerEvents
 from gateway.types import ToolDefinition
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
 
 Json = dict[str, Any]
 Method = Callable[[Params, Bearer], Awaitable[bytes]]
@@ -47,7 +46,7 @@ _OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
 class LeaseFace:
     """Answers as the members `"result": …` or `"error": …` of a JSON-RPC response, in bytes."""
 
-    def __init__(self, gateway: Gateway, config: ServeConfig, leases: ServedLeases, counts: Counts) -> None:
+    def __init__(self, gateway: ServedGateway, config: ServeConfig, leases: ServedLeases, counts: Counts) -> None:
         self._gateway, self._config, self._leases, self._counts = gateway, config, leases, counts
         self.methods: Mapping[str, Method] = {
             CATALOGUE: self._catalogue,

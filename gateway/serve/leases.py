@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -13,17 +13,13 @@ from anyio.abc import TaskGroup
 
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
+from gateway.leases.session import Session
 from gateway.serve.bearers import Bearer, Refused
-from gateway.serve.calls import LeasedCalls
-from gateway.serve.client_gateways import ClientGateway
+from gateway.serve.client_gateways import ClientGateway, ServedGateway
+from gateway.serve.client_relay import ClientRelay
 from gateway.serve.config import ServeConfig
 from gateway.serve.params import Params
-from gateway.serve.served_lease import ServedLease
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
-    from gateway.leases.session import Session
-    from gateway.serve.client_relay import ClientRelay
+from gateway.serve.served_lease import LeasedCalls, ServedLease
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +37,7 @@ _THINKS = 10
 class ServedLeases:
     """All leases of one server, by handle; the gateway's own lease is what each of them holds."""
 
-    def __init__(self, gateway: Gateway, config: ServeConfig, tasks: TaskGroup) -> None:
+    def __init__(self, gateway: ServedGateway, config: ServeConfig, tasks: TaskGroup) -> None:
         self._gateway, self._config, self._tasks = gateway, config, tasks
         self._leases: dict[str, ServedLease] = {}
         self._opened: dict[tuple[Bearer, str], ServedLease] = {}

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import uvicorn
@@ -16,13 +16,10 @@ from uvicorn.server import ServerState
 
 from gateway.errors import ConfigError
 from gateway.serve.app import ServeApp
-from gateway.serve.client_gateways import ClientGateways
+from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection, Unadmitted
 from gateway.serve.leases import PATH, ServedLeases
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
 
 _BACKLOG = 4096
 _STOP_S = 5.0
@@ -59,7 +56,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway, config: ServeConfig) -> AsyncGenerator[Serving]:
+async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator[Serving]:
     """Serve an entered gateway for the length of the block; leaving it ends every lease.
 
     Raises:

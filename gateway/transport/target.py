@@ -1,74 +1,23 @@
-"""Choose the transport of a connection, and remember the protocol that earlier connections negotiated."""
+"""Choose the transport of a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
-
-import mcp_types as mcp
-from mcp import Client
+from typing import Any, cast
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
+from gateway.transport.forks import Forks
 from gateway.transport.http import HttpTransport
-from gateway.transport.http_client import Address
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
 from gateway.transport.memory import LineExchange, MemoryTransport
-from gateway.transport.oauth import Authority, AuthorizedTransport
+from gateway.transport.negotiated import Connect, NegotiatedProtocol, Target
+from gateway.transport.oauth import AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
-from gateway.transport.wire import Listing
-
-if TYPE_CHECKING:
-    from gateway.transport.forks import Forks
-
-Connect = Callable[[ServerConfig, str], Any]
-"""The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
-
-
-@dataclass(slots=True)
-class NegotiatedProtocol:
-    """What the first connection to a server negotiated, so that the next ones need not ask."""
-
-    mode: str = "auto"
-    first: str = "auto"
-    """The mode of a connection that knows of no earlier one."""
-    discover: mcp.DiscoverResult | None = None
-    listing: Listing = field(default_factory=Listing)
-    authority: Authority | None = None
-    """Holds the access token for all connections to the server."""
-
-    def tokens(self) -> tuple[str, ...]:
-        """The access tokens issued for the server so far."""
-        return tuple(self.authority.issued) if self.authority is not None else ()
-
-    def authorize(self, config: ServerConfig) -> Authority | None:
-        """The authority, made for the first connection; None where the entry has no client credentials."""
-        if config.client_credentials is not None and self.authority is None:
-            assert config.url is not None
-            self.authority = Authority(Address(config.url).url, config)
-        return self.authority
-
-    def learn(self, client: Client) -> None:
-        self.discover = client.session.discover_result
-        self.mode = client.protocol_version if self.discover is not None else "legacy"
-
-    def forget(self) -> None:
-        # The connection that failed may have met another version of the server: the next one negotiates from the start.
-        self.mode, self.discover = self.first, None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What `mcp.Client` is given, and what its transport does for the connection."""
-
-    transport: Any
-    notes_delivery: bool
-    """Whether it notes on a `Delivery` when a request leaves, and passes notifications to the link itself."""
 
 
 def open_target(
@@ -77,7 +26,7 @@ def open_target(
     link: Link,
     *,
     protocol: NegotiatedProtocol,
-    connect: Connect | None,
+    connect: Connect | None = None,
     patience_s: float,
     connections: HttpConnections,
     forks: Forks | None = None,

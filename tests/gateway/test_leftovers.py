@@ -16,7 +16,8 @@ from gateway import Gateway, GatewayConfig
 from gateway.config.models import LeaseDirConfig
 from gateway.errors import ConnectTimeout, ServerUnavailable
 from gateway.leases.janitor import Janitor
-from gateway.leases.pool import Bundle, BundlePool
+from gateway.leases.pool import BundlePool
+from gateway.leases.taking import Bundle
 
 pytestmark = pytest.mark.anyio
 

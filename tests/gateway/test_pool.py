@@ -9,7 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from gateway.errors import ServerUnavailable
-from gateway.leases.pool import LONGEST_PAUSE_S, Backoff, Bundle, BundlePool
+from gateway.leases.pool import BundlePool
+from gateway.leases.taking import LONGEST_PAUSE_S, Backoff, Bundle
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from gateway import Gateway, GatewayConfig, Session
 from gateway.errors import ServerUnavailable
-from gateway.leases.pool import Bundle, BundlePool
+from gateway.leases.pool import BundlePool
+from gateway.leases.taking import Bundle
 from gateway.transport.wire import read_tools
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from gateway.config.models import ServerConfig
 from gateway.connection.connection import Connection
 from gateway.errors import ToolsChanged
 from gateway.leases.watch import ToolWatch
-from gateway.transport.target import NegotiatedProtocol, Target
+from gateway.transport.negotiated import NegotiatedProtocol, Target
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

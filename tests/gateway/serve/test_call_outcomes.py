@@ -8,9 +8,9 @@ import pytest
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import DeliveryUnknown
 from gateway.serve.bearers import Bearer
-from gateway.serve.calls import LeasedCalls
 from gateway.serve.client_calls import RunningCalls
 from gateway.serve.config import ServeConfig, TokenLimits
+from gateway.serve.served_lease import LeasedCalls
 
 pytestmark = pytest.mark.anyio
 LIMIT = 1 << 20

@@ -19,8 +19,8 @@ from serving import serving
 from gateway import GatewayConfig
 from gateway.errors import ServerUnavailable
 from gateway.serve.bearers import Bearer
-from gateway.serve.calls import LeasedCalls
 from gateway.serve.config import TokenLimits
+from gateway.serve.served_lease import LeasedCalls
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

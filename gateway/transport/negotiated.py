@@ -1,0 +1,78 @@
+"""What a connection is given to connect to, and the protocol that earlier connections to its server negotiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import mcp_types as mcp
+from mcp import Client
+
+from gateway.config.models import ServerConfig
+from gateway.transport.forks import Forks
+from gateway.transport.http_client import Address
+from gateway.transport.http_connection import HttpConnections
+from gateway.transport.link import Link
+from gateway.transport.oauth import Authority
+from gateway.transport.wire import Listing
+
+Connect = Callable[[ServerConfig, str], Any]
+"""The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
+
+
+@dataclass(slots=True)
+class NegotiatedProtocol:
+    """What the first connection to a server negotiated, so that the next ones need not ask."""
+
+    mode: str = "auto"
+    first: str = "auto"
+    """The mode of a connection that knows of no earlier one."""
+    discover: mcp.DiscoverResult | None = None
+    listing: Listing = field(default_factory=Listing)
+    authority: Authority | None = None
+    """Holds the access token for all connections to the server."""
+
+    def tokens(self) -> tuple[str, ...]:
+        """The access tokens issued for the server so far."""
+        return tuple(self.authority.issued) if self.authority is not None else ()
+
+    def authorize(self, config: ServerConfig) -> Authority | None:
+        """The authority, made for the first connection; None where the entry has no client credentials."""
+        if config.client_credentials is not None and self.authority is None:
+            assert config.url is not None
+            self.authority = Authority(Address(config.url).url, config)
+        return self.authority
+
+    def learn(self, client: Client) -> None:
+        self.discover = client.session.discover_result
+        self.mode = client.protocol_version if self.discover is not None else "legacy"
+
+    def forget(self) -> None:
+        # The connection that failed may have met another version of the server: the next one negotiates from the start.
+        self.mode, self.discover = self.first, None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What `mcp.Client` is given, and what its transport does for the connection."""
+
+    transport: Any
+    notes_delivery: bool
+    """Whether it notes on a `Delivery` when a request leaves, and passes notifications to the link itself."""
+
+
+class OpenTarget(Protocol):
+    """`gateway.transport.target.open_target`, told what to connect to elsewhere than an entry says."""
+
+    def __call__(
+        self,
+        server: str,
+        config: ServerConfig,
+        link: Link,
+        *,
+        protocol: NegotiatedProtocol,
+        patience_s: float,
+        connections: HttpConnections,
+        forks: Forks | None,
+    ) -> Target: ...
