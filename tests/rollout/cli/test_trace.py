@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gateway.errors import ConfigError
 from rollout.cli.trace import app
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.environment.task import Origin
 from rollout.trace.archive import archive
 from rollout.trace.entries import archived_entries, entry_of
