@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from rollout.trace.archive import archive
-from rollout.trace.files import read_traces
 from rollout.trace.journal import pieces, to_json
 from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
+from rollout.trace.store import TraceStore, read_traces
 
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -29,7 +29,8 @@ from gateway.config.tool_selection import ToolSelection
 from gateway.serve.config import ServeConfig, TokenLimits
 from rollout.areal.settings import Settings as ArealSettings
 from rollout.cli.app import COMMANDS
-from rollout.environment.config import Environment, LimitsConfig
+from rollout.environment.config import Environment
+from rollout.environment.sections import LimitsConfig
 from rollout.training.settings import TrainingSettings
 from rollout.verl.settings import AdvantagesConfig
 from rollout.verl.settings import Settings as VerlSettings

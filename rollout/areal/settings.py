@@ -10,8 +10,8 @@ from pydantic import Field
 
 from gateway.config.models import validate
 from gateway.errors import ConfigError
-from rollout.environment.config import Environment, ThinkingContext
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.config import Environment
+from rollout.environment.sections import Strategy, ThinkingContext
 from rollout.loop.limits import Limits
 from rollout.training.settings import TrainingSettings
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rollout.cli.options import print_json
 from rollout.cli.output import Console
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.evaluation.estimates import Estimate
 from rollout.evaluation.summary import Outcome, Summary, summarise
 

@@ -22,9 +22,9 @@ from rollout.cli.options import (
     template_text,
 )
 from rollout.cli.trace_schemas import recorded_schemas
-from rollout.trace.archive import SUFFIX as ARCHIVE_SUFFIX
 from rollout.trace.archive import write_archive
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
+from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds, read_run_records

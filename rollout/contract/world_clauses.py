@@ -11,7 +11,8 @@ from rollout.contract import calls
 from rollout.contract.calls import Turn
 from rollout.contract.clauses import ClauseFailed, ClauseUntested, expect_same
 from rollout.contract.play import CheckSetup, Play, view
-from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
+from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
+from rollout.environment.sections import LimitsConfig
 from rollout.trace.outcome import ROUNDING
 
 

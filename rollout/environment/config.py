@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -14,11 +12,19 @@ from gateway.config.models import GatewayConfig, ServerConfig, read_mapping
 from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import no_servers, read_entries, validate_around
 from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
-from rollout.environment.filter_config import FilterAction, FiltersConfig
 from rollout.environment.hosts_config import HostsConfig
-from rollout.environment.results_config import ResultsConfig
-from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig, Section
-from rollout.environment.strategy_config import Strategy, StrategyConfig
+from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
+from rollout.environment.sections import (
+    AgentConfig,
+    FilterAction,
+    FiltersConfig,
+    LimitsConfig,
+    ResultsConfig,
+    Section,
+    Strategy,
+    StrategyConfig,
+    ThinkingConfig,
+)
 
 DEFAULT_ASSISTANT_TURNS = 15
 INCLUDED_CONFIGS = Path(__file__).parents[1] / "configs"
@@ -83,77 +89,6 @@ class TasksConfig(ServerReference):
 
     expert_reward: float = 1.0
     """The least score of the expert's scripts, for environments in which 1 cannot be had; `check-env` demands it."""
-
-
-class LimitsConfig(Section):
-    """An environment's bounds on one trajectory. Where one is None, the trainer's value applies, see `Limits.of`."""
-
-    assistant_turns: int | None = Field(default=None, ge=1)
-    """Generations of the policy."""
-    user_turns: int | None = Field(default=None, ge=1)
-    """Replies of the user."""
-    turns_per_user_message: int | None = Field(default=None, ge=1)
-    """Assistant turns that one user message may take: tool calls, and the message that answers the user."""
-    tool_calls: int | None = Field(default=None, ge=1)
-    """Calls of tools, over all turns."""
-    parallel_calls: int = Field(default=16, ge=1)
-    """Tool calls of one turn that are sent; each further call is answered with an error."""
-    tokens_per_turn: int | None = Field(default=None, ge=1)
-    """Sampled tokens of one turn."""
-    wall_clock_s: float = Field(default=1800.0, gt=0)
-    """Counted from the moment the lease is granted."""
-    attempts: int = Field(default=1, ge=1)
-    """How often a trajectory is rolled out at most, from its row, where its world is lost."""
-    agent_close_timeout_s: float = Field(default=10.0, gt=0)
-    """How long an agent may go on once its trajectory has ended; then it is stopped, and the trajectory withdrawn."""
-    tell_budget: bool = False
-    """Whether tool results and user messages end with a line that states the remaining budget."""
-
-
-class ThinkingLoss(StrEnum):
-    KEEP = "keep"
-    MASK = "mask"
-
-
-class ThinkingReward(StrEnum):
-    INCLUDE = "include"
-    STRIP = "strip"
-
-
-class ThinkingContext(StrEnum):
-    KEEP = "keep"
-    DROP_PREVIOUS = "drop_previous"
-    """Each new user message drops the thinking before it from the context, as the chat templates of Qwen3 and other
-    models do. Thinking between the tool calls that answer one user message stays."""
-
-
-class ThinkingConfig(Section):
-    """How thinking tokens are treated. The trace always contains them."""
-
-    loss: ThinkingLoss = ThinkingLoss.KEEP
-    """Whether thinking tokens are in the loss."""
-    reward: ThinkingReward = ThinkingReward.STRIP
-    """Whether the reward sees the thinking."""
-    context: ThinkingContext = ThinkingContext.KEEP
-    """Whether earlier thinking stays in the context."""
-    tokens_per_turn: int | None = Field(default=None, ge=1)
-    """Thinking budget: a turn that is still thinking after this many tokens has its thought closed and continues."""
-
-
-class AgentConfig(Section):
-    """The class that takes the turns of a trajectory, and its arguments; a plain string is short for `{use: ...}`."""
-
-    use: str
-    """`package.module:Class`, a class with the method `play` of `rollout.loop.agent.Agent`."""
-    arguments: dict[str, Any] = Field(default_factory=dict[str, Any], alias="with")
-    """Keyword arguments of the class. Traces record them."""
-
-    @field_validator("use")
-    @classmethod
-    def _names_a_class(cls, value: str) -> str:
-        if not re.fullmatch(r"[\w.]+:\w+", value):
-            raise InvalidValue("names no class", "write package.module:Class")
-        return value
 
 
 class Environment(GatewayConfig):

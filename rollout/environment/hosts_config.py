@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.errors import InvalidValue
 from gateway.remote.hosts import HostConfig
-from rollout.environment.reward_config import Section
+from rollout.environment.sections import Section
 
 SHARD_RESOURCE = "mcp_shard"
 """The Ray resource of nodes that may hold a shard, by default."""

@@ -7,15 +7,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.config.models import SamplingConfig
-
-
-class Section(BaseModel):
-    """One section of an environment's YAML file: immutable, and unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from rollout.environment.sections import Section
 
 
 class Component(StrEnum):
@@ -97,7 +92,7 @@ class RewardConfig(Section):
     """The server whose tool with the role `score` scores the trajectory."""
     parts: tuple[str, ...] = ()
     """Names of the score's parts. verl gets them as `reward_extra_info`, the same keys for every outcome."""
-    weights: dict[str, float] = {}
+    weights: dict[str, float] = Field(default={})
     """By component or part. The defaults are 1 for `score` and `turns`, and 0 for everything else."""
     answer_pattern: str | None = None
     """Regular expression with one group, which captures the part of the last answer that `exact_match` compares; the
@@ -105,7 +100,7 @@ class RewardConfig(Section):
     brevity: BrevityConfig | None = None
     """Bounds of the component `brevity`."""
 
-    functions: dict[str, str] = {}
+    functions: dict[str, str] = Field(default={})
     """Python functions, `MODULE:FUNCTION` by the component's name. Each takes the trace and the server's score, and
     returns a number or awaits one."""
     function_timeout_s: float = Field(default=30.0, gt=0)

@@ -15,7 +15,7 @@ from rollout.engines.chat import BUDGET, ChatEngine
 from rollout.engines.engine import Engine
 from rollout.engines.recorded import RecordedEngine
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.resume import RunKey
 from rollout.loop.group import PLAYED_EARLIER, Group

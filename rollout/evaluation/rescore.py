@@ -20,8 +20,8 @@ from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment
-from rollout.environment.filter_config import FilterAction, FiltersConfig
 from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
+from rollout.environment.sections import FilterAction, FiltersConfig
 from rollout.errors import RewardError
 from rollout.loop.reward import Judged, judge, own_parts, weigh
 from rollout.trace.events import MarkKind

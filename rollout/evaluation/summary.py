@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rollout.environment.config import AgentConfig
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import AgentConfig, Strategy
 from rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
 from rollout.evaluation.resume import RunKey, is_done
 from rollout.trace.outcome import Reward, StopReason, StrategyRecord

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import BranchAt, Strategy
+from rollout.environment.sections import BranchAt, Strategy
 from rollout.evaluation.summary import Outcome
 
 

@@ -12,7 +12,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from gateway.config.pydantic_errors import near
 from gateway.config.user_code import import_user_module
 from gateway.errors import ConfigError
-from rollout.environment.config import AgentConfig, Environment
+from rollout.environment.config import Environment
+from rollout.environment.sections import AgentConfig
 from rollout.loop.turns import Turns
 
 

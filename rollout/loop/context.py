@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout.environment.config import Environment, ThinkingContext
+from rollout.environment.config import Environment
+from rollout.environment.sections import ThinkingContext
 from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten

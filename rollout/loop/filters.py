@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from gateway.types import CallFault, ToolResult, canonical_json
-from rollout.environment.filter_config import FilterAction, FilterConfig, FiltersConfig
+from rollout.environment.sections import FilterAction, FilterConfig, FiltersConfig
 from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, FinishReason, Parsed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rollout.environment.config import ThinkingLoss
+from rollout.environment.sections import ThinkingLoss
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.lending import lent_context

@@ -13,7 +13,7 @@ from random import Random
 import anyio
 import structlog
 
-from rollout.environment.strategy_config import BranchAt, TreeConfig
+from rollout.environment.sections import BranchAt, TreeConfig
 from rollout.environment.task import Origin
 from rollout.loop.replay import Branch
 from rollout.loop.tape import Tape

@@ -6,7 +6,7 @@ from time import monotonic
 
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import BranchAt, Strategy, TreeConfig
+from rollout.environment.sections import BranchAt, Strategy, TreeConfig
 from rollout.loop.group import Group
 from rollout.loop.replay import Branch, Replay
 from rollout.loop.tape import RecordingPolicy, RecordingWorld, Tape

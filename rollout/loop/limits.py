@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import anyio
 
-from rollout.environment.config import DEFAULT_ASSISTANT_TURNS, LimitsConfig
+from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
+from rollout.environment.sections import LimitsConfig
 from rollout.errors import PromptTooLong
 from rollout.trace.record import StopReason, Trace
 

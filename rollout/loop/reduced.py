@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rollout.environment.strategy_config import ObservationsConfig
+from rollout.environment.sections import ObservationsConfig
 from rollout.loop.context import ATTEMPTS, Context, note_shown, with_line
 from rollout.loop.lending import check_context
 from rollout.loop.results import rule_for, shorten

@@ -6,7 +6,7 @@ import base64
 from fnmatch import fnmatchcase
 
 from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.results_config import CutConfig, CutRules, Keep
+from rollout.environment.sections import CutConfig, CutRules, Keep
 from rollout.types import Shown, TokenBuilder
 
 _CHARACTERS = 64

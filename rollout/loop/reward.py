@@ -14,9 +14,10 @@ from gateway.config.user_code import import_function
 from gateway.errors import ConfigError, Faults, HarnessError, raise_all
 from gateway.leases.session import Session
 from gateway.types import Role
-from rollout.environment.config import Environment, ThinkingReward
+from rollout.environment.config import Environment
 from rollout.environment.harness import Finite, call_harness
 from rollout.environment.reward_config import Component, RewardConfig
+from rollout.environment.sections import ThinkingReward
 from rollout.formats import hermes
 from rollout.loop.components import WorldScore, components, function_parts
 from rollout.loop.rubric import rubric_parts

@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 
 from gateway.errors import ConfigError, GatewayError
-from rollout.environment.config import Environment, ThinkingContext
+from rollout.environment.config import Environment
+from rollout.environment.sections import ThinkingContext
 from rollout.errors import EngineError, RolloutError
 from rollout.formats import FORMATS
 from rollout.loop.limits import is_time_over

@@ -16,7 +16,7 @@ from gateway.errors import ConfigError, GatewayError, WorldLost
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.errors import Diverged, RolloutError
 from rollout.loop.agent import build_agent
 from rollout.loop.context import Context

@@ -27,26 +27,23 @@ from gateway.private_files import private
 from rollout.trace.archive_records import records_of
 from rollout.trace.archive_rows import row_of
 from rollout.trace.columns import FORMAT_VERSION, SCHEMA, VERSION_KEY, encodings
-from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, from_record, lines_of
+from rollout.trace.files import archive_of
+from rollout.trace.journal import NotARecord, from_json, from_record, lines_of
 from rollout.trace.record import Trace
 
 log = structlog.get_logger(__name__)
 
-SUFFIX = ".traces.parquet"
 _BATCH_TOKENS = 200_000
 """Tokens that are held as Python objects at a time: about 30 MB with their texts."""
 _GROUP_BYTES = 32 * 2**20
 """Size of a row group in memory: the unit of reading."""
 _READ_ROWS = 64
+_SHORT_ROWS = 512
+"""Rows without ids and results, that are read at a time."""
 
 
 class TornArchive(ConfigError):
     """A file is not a whole archive. No writer leaves such a file; a copy that was interrupted may."""
-
-
-def archive_of(journal: Path) -> Path:
-    """The archive that replaces a journal."""
-    return journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + SUFFIX)
 
 
 def archive(journal: Path) -> Path:
@@ -94,8 +91,8 @@ def read_archive(path: Path) -> Iterator[Trace]:
         TornArchive: the file is not a whole archive.
         OSError: the file cannot be read.
     """
-    with opened(path) as file:
-        for batch in batches_of(file, path, batch_size=_READ_ROWS):
+    with _opened(path) as file:
+        for batch in _batches_of(file, path, batch_size=_READ_ROWS):
             yield from _traces(batch, path)
 
 
@@ -109,7 +106,7 @@ class ArchiveReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with opened(path) as file:
+        with _opened(path) as file:
             counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         self._starts = [0, *accumulate(counts)]
         self._group = -1
@@ -122,7 +119,7 @@ class ArchiveReader:
             raise TornArchive(f"has no row {number}", file=self.path)
         rows = self._rows
         if group != self._group or rows is None:
-            with opened(self.path) as file:
+            with _opened(self.path) as file:
                 try:
                     self._rows = rows = file.read_row_group(group)
                 except (pa.ArrowException, OSError) as error:
@@ -132,7 +129,7 @@ class ArchiveReader:
         return next(_traces(batch, self.path))
 
 
-def opened(path: Path) -> pq.ParquetFile:
+def _opened(path: Path) -> pq.ParquetFile:
     """Open an archive. Raises as `read_archive`."""
     try:
         file = pq.ParquetFile(path)
@@ -148,17 +145,14 @@ def opened(path: Path) -> pq.ParquetFile:
     return file
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
-    # Asked for each archive at each look at a directory, for which opening it as Parquet would be too slow.
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 8))
-        tail = file.read()
-    return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
+def rows_of(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of an archive in order, with these columns only. Raises as `read_archive`."""
+    with _opened(path) as file:
+        for batch in _batches_of(file, path, batch_size=_SHORT_ROWS, columns=columns):
+            yield from batch.to_pylist()
 
 
-def batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
+def _batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
     """`file.iter_batches`; raises TornArchive where a part behind a whole footer is damaged."""
     batches = file.iter_batches(**chosen)
     while True:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rollout.trace.archive_rows import AS_THEY_ARE, ORIGIN
-from rollout.trace.columns import LISTS_OF_NUMBERS
-from rollout.trace.record import SCHEMA_VERSION
+from rollout.trace.columns import LISTS_OF_NUMBERS, ORIGIN, as_they_are
+from rollout.trace.events import ToolEvent, UserEvent
+from rollout.trace.record import SCHEMA_VERSION, Turn
 from rollout.trace.segment import SpanKind
 
 Row = dict[str, Any]
@@ -79,7 +79,7 @@ _EVENTS = ("server_requests", "notifications")
 
 def _turn(generation: Row, own: dict[str, list[Row]], texts: list[str]) -> Row:
     message = generation["message"]
-    return _as_they_are("generations", generation) | {
+    return _as_they_are("generations", Turn, generation) | {
         "content": generation["content"] if message is None else texts[message],
         "weights_version": (generation["weights_first"], generation["weights_last"]),
         "tools": [_tool_event(call, texts) for call in own["calls"]],
@@ -98,16 +98,16 @@ def _tool_event(call: Row, texts: list[str]) -> Row:
         "coerced": json.loads(call["coerced"] or "{}"),
         "structured": None if call["structured"] is None else json.loads(call["structured"]),
     }
-    return _as_they_are("calls", call) | replaced
+    return _as_they_are("calls", ToolEvent, call) | replaced
 
 
 def _user_event(reply: Row, texts: list[str]) -> Row:
     text = reply["text"] if reply["message"] is None else texts[reply["message"]]
-    return _as_they_are("user_replies", reply) | {"message": text}
+    return _as_they_are("user_replies", UserEvent, reply) | {"message": text}
 
 
-def _as_they_are(column: str, element: Row) -> Row:
-    return {name: element[name] for name in AS_THEY_ARE[column]}
+def _as_they_are(column: str, record: type[Any], element: Row) -> Row:
+    return {name: element[name] for name in as_they_are(column, record)}
 
 
 def _message(row: Row, calls: list[Row], by_turn: dict[int, list[Row]]) -> Row:

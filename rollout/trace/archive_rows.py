@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any, TypeGuard, cast
 
-from rollout.trace.columns import ELEMENTS
+from rollout.trace.columns import ORIGIN, as_they_are
 from rollout.trace.events import ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Trace, Turn
@@ -15,14 +15,6 @@ from rollout.trace.segment import Segment, recorded_lengths
 from rollout.types import Call
 
 Row = dict[str, Any]
-
-ORIGIN = ("row", "sample", "split", "attempt", "parent", "branched_at", "uid", "engine")
-"""Columns that are fields of the origin as they are."""
-AS_THEY_ARE = {
-    column: [each.name for each in fields(record) if each.name in ELEMENTS[column]]
-    for column, record in {"generations": Turn, "calls": ToolEvent, "user_replies": UserEvent}.items()
-}
-"""By column, the fields that its elements have from the record without a change, unless this module says otherwise."""
 
 
 def row_of(trace: Trace) -> Row:
@@ -189,7 +181,7 @@ class _Places:
 
 
 def _as_they_are(column: str, record: Turn | ToolEvent | UserEvent) -> Row:
-    return {name: getattr(record, name) for name in AS_THEY_ARE[column]}
+    return {name: getattr(record, name) for name in as_they_are(column, type(record))}
 
 
 def _segment(segment: Segment) -> Row:

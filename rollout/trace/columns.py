@@ -10,6 +10,8 @@ from 0, where the element's text is.
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -175,8 +177,16 @@ ELEMENTS: dict[str, list[str]] = {
     if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
 }
 """The fields of each column's elements."""
+ORIGIN = ("row", "sample", "split", "attempt", "parent", "branched_at", "uid", "engine")
+"""Columns that are fields of the origin as they are."""
 LISTS_OF_NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
 """The long lists of a segment."""
+
+
+@cache
+def as_they_are(column: str, record: type[Any]) -> list[str]:
+    """The fields that a column's elements have from a dataclass of records, without a change unless said otherwise."""
+    return [each.name for each in fields(record) if each.name in ELEMENTS[column]]
 
 
 def encodings() -> dict[str, Any]:

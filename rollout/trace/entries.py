@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-from rollout.trace.archive import batches_of, opened
 from rollout.trace.archive_rows import selectable
 from rollout.trace.columns import SELECTABLE
 from rollout.trace.outcome import StrategyRecord
@@ -41,7 +39,7 @@ JSON_COLUMNS = ("completions", "reward_parts", "marks", "calls", "errors", "call
 TEXT_LENGTH = 200
 _ERROR_LENGTH = 200
 """Characters of an error and of a note."""
-_ARCHIVED = [
+ARCHIVED = [
     *SELECTABLE,
     "strategy",
     "reward_parts",
@@ -52,6 +50,7 @@ _ARCHIVED = [
     *(f"messages.list.element.{name}" for name in ("role", "content")),
     *(f"segments.list.element.spans.list.element.{name}" for name in ("kind", "start", "end")),
 ]
+"""Columns of an archive that entries are made of: neither ids nor results."""
 
 
 def entry_of(trace: Trace) -> Entry:
@@ -76,20 +75,8 @@ def entry_of(trace: Trace) -> Entry:
     )
 
 
-def archived_entries(path: Path) -> Iterator[Entry]:
-    """The entries of an archive's rows, in order; reads neither ids nor results.
-
-    Raises:
-        TornArchive: the file is not a whole archive, or is damaged.
-        OSError: the file cannot be read.
-    """
-    file: Any = opened(path)  # pyarrow has no types
-    with file:
-        for batch in batches_of(file, path, batch_size=512, columns=_ARCHIVED):
-            yield from map(_entry_of_row, batch.to_pylist())
-
-
-def _entry_of_row(row: dict[str, Any]) -> Entry:
+def entry_of_row(row: dict[str, Any]) -> Entry:
+    """The entry of an archive's row, of which the columns `ARCHIVED` are enough."""
     # Null for a chain.
     strategy = StrategyRecord(**json.loads(row["strategy"] or "{}"))
     return _entry(

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.filter_config import FilterAction
+from rollout.environment.sections import FilterAction
 from rollout.types import Call, Message, Shown
 
 

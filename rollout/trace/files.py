@@ -1,18 +1,17 @@
-"""The files of a trace directory, and reading them one after the other."""
+"""The files of a trace directory: journals, and the archives that replace them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from rollout.trace.archive import SUFFIX, TornArchive, archive_of, is_whole, read_archive
-from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, lines_of
-from rollout.trace.record import Trace
-
 log = structlog.get_logger(__name__)
+
+JOURNAL_SUFFIX = ".jsonl"
+ARCHIVE_SUFFIX = ".traces.parquet"
 
 
 class Skipped:
@@ -26,6 +25,21 @@ class Skipped:
         if path not in self._logged:
             self._logged.add(path)
             log.warning("skipped", file=str(path), problem=str(problem).splitlines()[0])
+
+
+def archive_of(journal: Path) -> Path:
+    """The archive that replaces a journal."""
+    return journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + ARCHIVE_SUFFIX)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
+    # Asked for each archive at each look at a directory, for which opening it as Parquet would be too slow.
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 8))
+        tail = file.read()
+    return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
 
 
 def no_records(count: int, first: str) -> str:
@@ -57,36 +71,6 @@ class Source:
             self.skipped.log(self.archive, "is not a whole archive")
         return self.journal if self.journal.exists() else None
 
-    def read(self) -> Iterator[Trace]:
-        """Read the traces in the order of writing; what is torn is logged and skipped.
-
-        Raises:
-            ConfigError: a record is of another version.
-        """
-        path = self.path
-        if path == self.journal:
-            try:
-                yield from self._read_journal()
-                return
-            except FileNotFoundError:  # archived since the check; nothing was yielded, since opening comes first
-                path = self.path
-        try:
-            if path is not None:
-                yield from read_archive(path)
-        except TornArchive as error:
-            assert path is not None
-            self.skipped.log(path, error)
-
-    def _read_journal(self) -> Iterator[Trace]:
-        problems: list[NotARecord] = []
-        for position, line in lines_of(self.journal):
-            try:
-                yield from_json(line, where=f"{self.journal}:{position}")
-            except NotARecord as error:
-                problems.append(error)
-        if problems:
-            self.skipped.log(self.journal, no_records(len(problems), str(problems[0])))
-
 
 def sources(directory: str | Path, *, recursive: bool = False, skipped: Skipped | None = None) -> list[Source]:
     """The sources of a directory in the order of their names.
@@ -100,17 +84,7 @@ def sources(directory: str | Path, *, recursive: bool = False, skipped: Skipped 
     directory = Path(directory)
     find = directory.rglob if recursive else directory.glob
     journals = set(find(f"*{JOURNAL_SUFFIX}"))
-    journals |= {path.with_name(path.name.removesuffix(SUFFIX) + JOURNAL_SUFFIX) for path in find(f"*{SUFFIX}")}
+    journals |= {
+        path.with_name(path.name.removesuffix(ARCHIVE_SUFFIX) + JOURNAL_SUFFIX) for path in find(f"*{ARCHIVE_SUFFIX}")
+    }
     return [Source(path, skipped) for path in sorted(journals)]
-
-
-def read_traces(directory: str | Path, *, recursive: bool = False) -> Iterator[Trace]:
-    """Read all traces of a directory: files in the order of their names, records in the order of writing.
-
-    What is torn is logged and skipped: a partial last line, a line that is not a record, an incomplete archive.
-
-    Raises:
-        ConfigError: a record is of another version.
-    """
-    for source in sources(directory, recursive=recursive):
-        yield from source.read()

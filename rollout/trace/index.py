@@ -19,10 +19,10 @@ from typing import Any
 import structlog
 
 from gateway.private_files import private
-from rollout.trace.archive import SUFFIX, TornArchive
-from rollout.trace.entries import COLUMNS, Entry, archived_entries, entry_of
-from rollout.trace.files import Skipped, no_records, sources
-from rollout.trace.journal import JOURNAL_SUFFIX, NotARecord, from_json, lines_of
+from rollout.trace.archive import TornArchive, rows_of
+from rollout.trace.entries import ARCHIVED, COLUMNS, Entry, entry_of, entry_of_row
+from rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, Skipped, no_records, sources
+from rollout.trace.journal import NotARecord, from_json, lines_of
 
 log = structlog.get_logger(__name__)
 
@@ -198,7 +198,7 @@ class Index:
         """Add the entries of a file that are not there yet; False where another process did so at the same time."""
         # Before its content: what is written meanwhile changes these again, and the next refresh reads on.
         status = path.stat()
-        is_archive = path.name.endswith(SUFFIX)
+        is_archive = path.name.endswith(ARCHIVE_SUFFIX)
         with self._changing():
             known = self._database.execute("SELECT * FROM files WHERE path = ?", [name]).fetchone()
             if known is not None and (known["size"], known["changed"]) == (status.st_size, status.st_mtime_ns):
@@ -248,8 +248,8 @@ class Index:
     def _archived(self, path: Path) -> Iterator[tuple[int, int, Entry]]:
         """Each row's number, the next one's, and the entry."""
         try:
-            for number, entry in enumerate(archived_entries(path)):
-                yield number, number + 1, entry
+            for number, row in enumerate(rows_of(path, ARCHIVED)):
+                yield number, number + 1, entry_of_row(row)
         except TornArchive as error:
             self._skipped.log(path, error)
 

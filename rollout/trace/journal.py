@@ -17,7 +17,6 @@ from gateway.errors import ConfigError
 from rollout.trace.record import SCHEMA_VERSION, Trace
 from rollout.trace.segment import Segment
 
-JOURNAL_SUFFIX = ".jsonl"
 _RECORD = TypeAdapter(Trace)
 _RECORDED = [each.name for each in fields(Trace) if each.init and each.metadata.get("recorded", True)]
 _SEGMENT = [each.name for each in fields(Segment)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 
 
 @dataclass(kw_only=True, slots=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.errors import ConfigError
-from rollout.trace.archive import SUFFIX, ArchiveReader, TornArchive
+from rollout.trace.archive import ArchiveReader, TornArchive
 from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
-from rollout.trace.files import Skipped
+from rollout.trace.files import ARCHIVE_SUFFIX, Skipped
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
@@ -162,7 +162,7 @@ class Traces:
 
     def _record(self, entry: Entry) -> Trace:
         path, place = self._index.path_of(entry["file"]), entry["place"]
-        if path.name.endswith(SUFFIX):
+        if path.name.endswith(ARCHIVE_SUFFIX):
             if self._archive is None or self._archive.path != path:
                 self._archive = ArchiveReader(path)
             return self._archive.read(place)

@@ -11,7 +11,7 @@ from pydantic import Field
 from gateway.errors import WorldLost
 from gateway.server_events import ServerEvents
 from gateway.types import ToolResult
-from rollout.environment.config import AgentConfig
+from rollout.environment.sections import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.process import exempt
 from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message

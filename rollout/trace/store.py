@@ -1,4 +1,4 @@
-"""Writing traces: a journal with one JSON line per trajectory; a large journal is archived and a new one begun."""
+"""A directory of traces: writing it, one JSON line per trajectory in journals that are archived, and reading it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -13,10 +14,11 @@ import anyio.lowlevel
 
 from gateway.errors import ConfigError
 from gateway.private_files import make_private, private
+from rollout.trace.archive import TornArchive, read_archive
 from rollout.trace.archiving import ARCHIVE_TIMEOUT_S, Archiver
-from rollout.trace.files import read_traces
+from rollout.trace.files import JOURNAL_SUFFIX, Source, no_records, sources
 from rollout.trace.heartbeat import Heartbeat
-from rollout.trace.journal import JOURNAL_SUFFIX, from_json, is_large, pieces, to_json
+from rollout.trace.journal import NotARecord, from_json, is_large, lines_of, pieces, to_json
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, write_run_record
 
@@ -154,3 +156,42 @@ class TraceStore:
         self._path = self.directory / name
         # O_EXCL: `_append` takes the end of the file for its own, so a journal must have one writer.
         return private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+
+
+def read_traces(directory: str | Path, *, recursive: bool = False) -> Iterator[Trace]:
+    """Read all traces of a directory: files in the order of their names, records in the order of writing.
+
+    What is torn is logged and skipped: a partial last line, a line that is not a record, an incomplete archive.
+
+    Raises:
+        ConfigError: a record is of another version.
+    """
+    for source in sources(directory, recursive=recursive):
+        yield from _read(source)
+
+
+def _read(source: Source) -> Iterator[Trace]:
+    path = source.path
+    if path == source.journal:
+        try:
+            yield from _read_journal(source)
+            return
+        except FileNotFoundError:  # archived since the check; nothing was yielded, since opening comes first
+            path = source.path
+    try:
+        if path is not None:
+            yield from read_archive(path)
+    except TornArchive as error:
+        assert path is not None
+        source.skipped.log(path, error)
+
+
+def _read_journal(source: Source) -> Iterator[Trace]:
+    problems: list[NotARecord] = []
+    for position, line in lines_of(source.journal):
+        try:
+            yield from_json(line, where=f"{source.journal}:{position}")
+        except NotARecord as error:
+            problems.append(error)
+    if problems:
+        source.skipped.log(source.journal, no_records(len(problems), str(problems[0])))

@@ -9,8 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from gateway.server_events import ServerEvents
-from rollout.environment.filter_config import FilterAction
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import FilterAction, Strategy
 from rollout.trace.events import Mark, ToolEvent
 from rollout.trace.record import Trace, Turn
 

@@ -11,11 +11,10 @@ from gateway.cassette.reading import Cassette
 from gateway.cassette.replaying import Missing, Replay
 from gateway.config.models import GatewayConfig, validate
 from gateway.errors import ConfigError, raise_all
-from rollout.environment.config import Environment, ThinkingConfig, environment_names, load_environment
-from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.config import Environment, environment_names, load_environment
 from rollout.environment.hosts_config import HostsConfig
-from rollout.environment.reward_config import RewardConfig, Section
-from rollout.environment.strategy_config import StrategyConfig
+from rollout.environment.reward_config import RewardConfig
+from rollout.environment.sections import FiltersConfig, Section, StrategyConfig, ThinkingConfig
 
 WORKERS_KEY = "actor_rollout_ref.rollout.agent.num_workers"
 """Where verl's configuration has the number of its agent-loop workers."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import fmean
 
 from gateway.errors import LockMismatch
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
 from rollout.trace.events import MarkKind
 from rollout.trace.outcome import StrategyRecord

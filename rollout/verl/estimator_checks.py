@@ -12,7 +12,7 @@ from verl.utils.import_utils import import_external_libs
 from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.verl.settings import ESTIMATORS
 from rollout.verl.trainer_checks import MODULES_KEY, external_modules
 

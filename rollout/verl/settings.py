@@ -11,8 +11,9 @@ from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.models import validate
 from gateway.errors import ConfigError, raise_all
-from rollout.environment.config import Environment, ThinkingContext
-from rollout.environment.reward_config import CUSTOM_PART, Section
+from rollout.environment.config import Environment
+from rollout.environment.reward_config import CUSTOM_PART
+from rollout.environment.sections import Section, ThinkingContext
 from rollout.loop.limits import Limits
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.chat_template import read_chat_template

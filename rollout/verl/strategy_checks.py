@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
-from rollout.environment.strategy_config import BranchAt, Strategy
+from rollout.environment.sections import BranchAt, Strategy
 from rollout.verl.estimator_checks import registered_estimators
 from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
 from rollout.verl.trainer_checks import uses_our_trainer

@@ -12,8 +12,9 @@ import structlog
 from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError
-from rollout.environment.config import Environment, ThinkingContext
+from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART
+from rollout.environment.sections import ThinkingContext
 from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
 from rollout.verl_cpu import ROLLOUT_NAME
 

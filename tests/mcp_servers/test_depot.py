@@ -15,7 +15,7 @@ from playing import Stage, staged
 from mcp_servers import depot
 from mcp_servers.depot.day import PATIENCE, Day, expert, restored
 from mcp_servers.depot.parcels import CONDITIONS, FITTING, HABITS, PARCELS, TASKS, TREATMENTS, problem
-from rollout.environment.strategy_config import StrategyConfig
+from rollout.environment.sections import StrategyConfig
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
 from rollout.loop.limits import Limits

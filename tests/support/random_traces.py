@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.server_events import Notification, NotificationKind, RequestKind, ServerRequest
 from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.config import AgentConfig
-from rollout.environment.filter_config import FilterAction
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import AgentConfig, FilterAction, Strategy
 from rollout.environment.task import Origin, Task
 from rollout.trace.events import Mark, MarkKind, UserEvent
 from rollout.trace.outcome import StrategyRecord

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from gateway.errors import ConfigError
 from rollout.cli.trace import app
-from rollout.environment.strategy_config import Strategy
+from rollout.environment.sections import Strategy
 from rollout.environment.task import Origin
-from rollout.trace.archive import archive
-from rollout.trace.entries import archived_entries, entry_of
+from rollout.trace.archive import archive, rows_of
+from rollout.trace.entries import ARCHIVED, entry_of, entry_of_row
 from rollout.trace.outcome import StrategyRecord
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward
@@ -232,4 +232,5 @@ def test_leaves_of_a_tree_show_what_they_share_or_why_they_do_not(tmp_path: Path
     ]
     # The index reads the same from an archive.
     for file in tmp_path.glob("*/*.jsonl"):
-        assert list(archived_entries(archive(file))) == [entry_of(each) for each in read_traces(file.parent)]
+        rows = rows_of(archive(file), ARCHIVED)
+        assert list(map(entry_of_row, rows)) == [entry_of(each) for each in read_traces(file.parent)]

@@ -24,8 +24,9 @@ from mcp_servers.gsm8k_tools.problems import problem
 from rollout.agents import plan_then_act, reflect, retry_with_feedback
 from rollout.cli.app import app
 from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import AgentConfig, load_environment
+from rollout.environment.config import load_environment
 from rollout.environment.rows import environment_tasks
+from rollout.environment.sections import AgentConfig
 from rollout.environment.task import Origin
 from rollout.formats import hermes
 from rollout.loop.agent import build_agent

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 from worlds import ROLE, play, saying
 
-from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.sections import FiltersConfig
 from rollout.formats import hermes
 from rollout.loop.filters import ends_in_loop, void
 from rollout.tokens.chatml import IM_END, ByteTokens

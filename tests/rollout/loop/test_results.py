@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from worlds import play, saying
 
-from rollout.environment.results_config import Keep, ResultsConfig
+from rollout.environment.sections import Keep, ResultsConfig
 from rollout.formats import hermes
 from rollout.loop.results import rule_for, shorten
 from rollout.tokens.chatml import ByteTokens

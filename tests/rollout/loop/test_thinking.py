@@ -11,7 +11,7 @@ from thinking_game import SCRIPT, check, play, servers
 from worlds import environment
 
 from gateway.errors import ConfigError
-from rollout.environment.filter_config import FiltersConfig
+from rollout.environment.sections import FiltersConfig
 from rollout.formats import FORMATS, hermes
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits

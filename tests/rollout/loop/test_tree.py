@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from trees import SCORED, TURNS, Engine, World, check_against, grow, key, own, same
 from worlds import ROLE, task
 
-from rollout.environment.strategy_config import TreeConfig
+from rollout.environment.sections import TreeConfig
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
 from rollout.loop.replay import Branch

@@ -16,7 +16,7 @@ from gateway.leases.session import Session
 from rollout.engines.scripted import ScriptedPolicy, expert_script
 from rollout.environment.config import load_environment
 from rollout.environment.rows import environment_tasks
-from rollout.environment.strategy_config import StrategyConfig
+from rollout.environment.sections import StrategyConfig
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
 from rollout.loop.limits import Limits

@@ -22,14 +22,14 @@ from trace_samples import recorded_trace
 from gateway.errors import ConfigError
 from gateway.types import Content, ContentKind, ToolResult
 from mcp_servers.user_simulator.recordings import load_recordings
-from rollout.trace.archive import SUFFIX, ArchiveReader, archive, archive_of, read_archive, write_archive
+from rollout.trace.archive import ArchiveReader, archive, read_archive, write_archive
 from rollout.trace.columns import SCHEMA
 from rollout.trace.events import UserEvent
-from rollout.trace.files import read_traces
+from rollout.trace.files import ARCHIVE_SUFFIX, archive_of
 from rollout.trace.journal import from_json, to_json
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
-from rollout.trace.store import TraceStore
+from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -43,7 +43,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @EXAMPLES
 @given(traces())
 def test_every_record_comes_out_of_an_archive_as_it_went_in(directory: Path, trace: Trace) -> None:
-    path = directory / f"one{SUFFIX}"
+    path = directory / f"one{ARCHIVE_SUFFIX}"
     as_recorded = from_json(to_json(trace))
     write_archive(path, [trace, trace])
     assert list(read_archive(path)) == [as_recorded, as_recorded]
@@ -67,10 +67,10 @@ def test_log_probabilities_are_kept_as_float32_and_only_where_a_token_was_sample
     trace = recorded_trace()
     trace.logprobs[0] = -0.1  # no float32 has this value
     trace.add_context(Edit(appended=[9, 9, 9]))
-    write_archive(tmp_path / f"a{SUFFIX}", [trace])
-    (read,) = read_archive(tmp_path / f"a{SUFFIX}")
+    write_archive(tmp_path / f"a{ARCHIVE_SUFFIX}", [trace])
+    (read,) = read_archive(tmp_path / f"a{ARCHIVE_SUFFIX}")
     assert read.logprobs == array("f", trace.logprobs).tolist()
-    (segment,) = pq.read_table(tmp_path / f"a{SUFFIX}").column("segments")[0].as_py()
+    (segment,) = pq.read_table(tmp_path / f"a{ARCHIVE_SUFFIX}").column("segments")[0].as_py()
     assert len(segment["logprobs"]) == 2 and len(segment["response_ids"]) == 5
 
 
@@ -88,18 +88,18 @@ def test_no_text_is_stored_twice(tmp_path: Path) -> None:
     trace.add_completion(completion, Parsed(content="Ok."), Edit(appended=[3]), mask_thinking=False)
     trace.add_user(UserEvent(seq=1, message=texts["user"], done=True))
     trace.messages.append({"role": "user", "content": texts["user"]})
-    write_archive(tmp_path / f"a{SUFFIX}", [trace])
-    row = str(pq.read_table(tmp_path / f"a{SUFFIX}").to_pylist())
+    write_archive(tmp_path / f"a{ARCHIVE_SUFFIX}", [trace])
+    row = str(pq.read_table(tmp_path / f"a{ARCHIVE_SUFFIX}").to_pylist())
     assert {name: row.count(text) for name, text in texts.items()} == dict.fromkeys(texts, 1)
-    assert list(read_archive(tmp_path / f"a{SUFFIX}")) == [trace]
+    assert list(read_archive(tmp_path / f"a{ARCHIVE_SUFFIX}")) == [trace]
 
 
 def test_an_archive_of_another_version_is_refused_with_its_name(tmp_path: Path) -> None:
-    write_archive(tmp_path / f"new{SUFFIX}", [recorded_trace()])
-    table = pq.read_table(tmp_path / f"new{SUFFIX}")
-    pq.write_table(table.replace_schema_metadata({b"mcp-rollout.traces": b"1"}), tmp_path / f"old{SUFFIX}")
+    write_archive(tmp_path / f"new{ARCHIVE_SUFFIX}", [recorded_trace()])
+    table = pq.read_table(tmp_path / f"new{ARCHIVE_SUFFIX}")
+    pq.write_table(table.replace_schema_metadata({b"mcp-rollout.traces": b"1"}), tmp_path / f"old{ARCHIVE_SUFFIX}")
     with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 2"):
-        list(read_archive(tmp_path / f"old{SUFFIX}"))
+        list(read_archive(tmp_path / f"old{ARCHIVE_SUFFIX}"))
 
 
 def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> Non
         trace = recorded_trace(environment)
         trace.task = trace.task.model_copy(update={"environment": environment})
         trace.reward = Reward(score=1.0, parts={environment: 1.0})
-        write_archive(tmp_path / f"{environment}{SUFFIX}", [trace])
+        write_archive(tmp_path / f"{environment}{ARCHIVE_SUFFIX}", [trace])
     assert all(pq.read_schema(path).equals(SCHEMA) for path in tmp_path.iterdir())
 
 
@@ -135,7 +135,7 @@ def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_damaged_before_its_footer_hides_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / f"a{SUFFIX}"
+    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
     write_archive(path, [recorded_trace("a")])
     TraceStore(tmp_path).append(recorded_trace("b"))
     with Traces(tmp_path) as traces:
@@ -221,7 +221,7 @@ def test_a_replayed_user_says_the_same_from_an_archive(tmp_path: Path) -> None:
 
 
 def test_an_archive_from_before_spellings_were_counted_is_read(tmp_path: Path) -> None:
-    path, older = tmp_path / f"new{SUFFIX}", tmp_path / f"old{SUFFIX}"
+    path, older = tmp_path / f"new{ARCHIVE_SUFFIX}", tmp_path / f"old{ARCHIVE_SUFFIX}"
     trace = recorded_trace()
     write_archive(path, [trace])
     pq.write_table(pq.read_table(path).drop_columns(["control_text"]), older)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
-from rollout.trace.archive import SUFFIX, read_archive, write_archive
+from rollout.trace.archive import read_archive, write_archive
 from rollout.trace.drift import calls_seen, drifts, siblings
+from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.journal import from_json, to_json
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, Edit, Parsed
@@ -73,5 +74,5 @@ def test_fields_that_the_server_declares_volatile_are_not_compared(tmp_path: Pat
     assert found(at(1), at(2)) == []
     assert len(found(at(1), at(2, size=2))) == 1
     # A record keeps what was declared, in a journal and in an archive.
-    write_archive(tmp_path / f"a{SUFFIX}", [at(1), at(2)])
-    assert found(*read_archive(tmp_path / f"a{SUFFIX}"), from_json(to_json(at(3)))) == []
+    write_archive(tmp_path / f"a{ARCHIVE_SUFFIX}", [at(1), at(2)])
+    assert found(*read_archive(tmp_path / f"a{ARCHIVE_SUFFIX}"), from_json(to_json(at(3)))) == []

@@ -14,9 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
-from rollout.trace.files import read_traces
 from rollout.trace.reader import Traces
-from rollout.trace.store import TraceStore
+from rollout.trace.store import TraceStore, read_traces
 from rollout.trace.trained import read_trained
 
 KILLS, RECORDS, SAMPLES = 40, 60, 20

@@ -16,7 +16,8 @@ from trace_samples import recorded_trace
 
 from gateway.errors import ConfigError
 from rollout.environment.task import Origin
-from rollout.trace.archive import archive, archive_of
+from rollout.trace.archive import archive
+from rollout.trace.files import archive_of
 from rollout.trace.index import FILE
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, StopReason, Trace

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from trace_samples import recorded_trace
 
-from rollout.trace.archive import SUFFIX, write_archive
+from rollout.trace.archive import write_archive
+from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
 from rollout.trace.schemas import schemas
@@ -32,7 +33,9 @@ def blocks(language: str) -> list[str]:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recipes")
     for number, environment in enumerate(("retail", "calculator", "research")):
-        write_archive(directory / f"{environment}{SUFFIX}", [trace_of(environment, number, row) for row in range(4)])
+        write_archive(
+            directory / f"{environment}{ARCHIVE_SUFFIX}", [trace_of(environment, number, row) for row in range(4)]
+        )
     # What lies beside the archives of a training.
     numbers = {"mask": [False, True], "sampled_logprobs": [-0.5, -1.5], "trainer_logprobs": [-0.5, -1.0]}
     segment = TrainedSegment(trace="", segment=0, step=1, uid="u", sample=0, output=0, **numbers, advantages=[0.0, 0.5])

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
 from gateway.errors import ConfigError
-from rollout.trace.archive import archive, archive_of
+from rollout.trace.archive import archive
+from rollout.trace.files import archive_of
 from rollout.trace.store import TraceStore, from_json, read_traces, to_json
 
 

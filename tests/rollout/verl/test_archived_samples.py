@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from random_traces import traces
 
-from rollout.trace.archive import SUFFIX, read_archive, write_archive
+from rollout.trace.archive import read_archive, write_archive
+from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.record import Trace
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -30,7 +31,7 @@ def test_verl_receives_the_archived_ids_masks_and_log_probabilities(
     assume(any(segment.turns_sampled for segment in (*trace.earlier, trace)))
     for segment in (*trace.earlier, trace):
         segment.images = 0  # verl receives images as pictures, which the made-up ones are not
-    path = tmp_path_factory.getbasetemp() / f"one{SUFFIX}"
+    path = tmp_path_factory.getbasetemp() / f"one{ARCHIVE_SUFFIX}"
     write_archive(path, [trace])
     (archived,) = read_archive(path)
     segments = [*archived.earlier, archived]

@@ -16,7 +16,8 @@ from engine_log import derive, read_generations, read_records, samples_of
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-from rollout.trace.archive import SUFFIX, archive, read_archive
+from rollout.trace.archive import archive, read_archive
+from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.trained import digest, read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
@@ -110,7 +111,7 @@ def test_scores_count_a_trajectory_once(run: Run) -> None:
 
 
 def test_what_was_trained_on_is_the_archive_position_by_position(run: Run) -> None:
-    archives = sorted((run.home / "traces").glob(f"*{SUFFIX}"))
+    archives = sorted((run.home / "traces").glob(f"*{ARCHIVE_SUFFIX}"))
     assert archives and not list((run.home / "traces").glob("*.jsonl"))
     traces = {trace.id: trace for path in archives for trace in read_archive(path)}
     trained = list(read_trained(run.home / "traces"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from rollout.environment.config import Environment, ThinkingContext, ThinkingReward
-from rollout.environment.filter_config import FilterAction
+from rollout.environment.config import Environment
+from rollout.environment.sections import FilterAction, ThinkingContext, ThinkingReward
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from rollout.environment.strategy_config import TreeConfig
+from rollout.environment.sections import TreeConfig
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
 

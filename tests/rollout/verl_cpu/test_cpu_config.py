@@ -123,8 +123,7 @@ def test_every_key_of_ours_can_be_overridden_without_a_plus(engine: str) -> None
 
 
 def test_our_section_offers_every_setting_that_there_is() -> None:
-    from rollout.environment.config import ThinkingConfig
-    from rollout.environment.filter_config import FiltersConfig
+    from rollout.environment.sections import FiltersConfig, ThinkingConfig
     from rollout.verl.settings import Settings
 
     section = composed("cpu").actor_rollout_ref.rollout.custom.mcp
