@@ -72,7 +72,7 @@ class _MessagesAnswer(_Answer):
     stop_reason: str | None = None
 
 
-Answer = TypeVar("Answer", bound=_Answer)
+Body = TypeVar("Body", bound=_Answer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +154,7 @@ class ChatEndpoint:
         merged = body | dict(sampling) | limit | dict(self.body)
         return {key: value for key, value in merged.items() if value is not None}
 
-    async def _post(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
+    async def _post(self, model: type[Body], path: str, body: Mapping[str, Any]) -> Body:
         """Post, again while the API is busy or lost: a turn has no effect but its cost."""
         seconds = self.http.timeouts.generate_timeout_s
         try:

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 BUSY = (429, 502, 503, 504)
 """Status codes after which a retry may help: nothing was sampled."""
 
-Answer = TypeVar("Answer", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 _OBJECT = TypeAdapter(dict[str, Any])
 
@@ -132,14 +132,14 @@ class EngineHttp:
         _check_status(response, response.content, self.url + path)
         return response.content
 
-    async def post_for(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
+    async def post_for(self, model: type[Model], path: str, body: Mapping[str, Any]) -> Model:
         """As `post`, with the answer validated. Raises EngineError also for an answer of another form."""
         return _parsed(model, await self.post(path, body), self.url + path)
 
     @asynccontextmanager
     async def events(
-        self, model: type[Answer], path: str, body: Mapping[str, Any]
-    ) -> AsyncGenerator[AsyncGenerator[Answer]]:
+        self, model: type[Model], path: str, body: Mapping[str, Any]
+    ) -> AsyncGenerator[AsyncGenerator[Model]]:
         """The server-sent events that answer one request, without retries; leaving the block closes the connection.
 
         Raises:
@@ -185,7 +185,7 @@ class HttpPolicy(ABC):
         return replace(await self._http.retried(send), seeds=(seed,))
 
 
-async def _events(model: type[Answer], response: httpx2.Response, where: str) -> AsyncGenerator[Answer]:
+async def _events(model: type[Model], response: httpx2.Response, where: str) -> AsyncGenerator[Model]:
     async for line in _lines(response):
         if not line.startswith(b"data:"):
             continue
@@ -234,7 +234,7 @@ def retry_after_s(header: str) -> float:
         return 0.0
 
 
-def _parsed(model: type[Answer], content: bytes | str, where: str) -> Answer:
+def _parsed(model: type[Model], content: bytes | str, where: str) -> Model:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
