@@ -3,7 +3,7 @@
     python -m benchmarks.openenv_peer SESSIONS STEPS        prints the same figures as `benchmarks.sessions`
     python -m benchmarks.openenv_peer serve PORT
 
-`make bench-peers` sets the environment up. Imports nothing of ours but `costs`.
+`make bench-peers` sets the environment up. Imports nothing of ours but `costs` and `server_programs`.
 """
 
 # OpenEnv is not in the environment in which types are checked.
@@ -21,7 +21,8 @@ from collections import Counter
 from importlib.util import find_spec
 from typing import Any
 
-from rollout.bench.costs import cpu_s, listening, memory_kb, missing_descriptors, quantile
+from benchmarks.server_programs import listening, missing_descriptors
+from rollout.bench.costs import cpu_s, memory_kb, quantile
 
 WAIT_S = 1.0
 CONNECTS = 256

@@ -1,4 +1,4 @@
-"""Types that the rollout layers share: messages, completions, calls; protocols `Policy`, `TokenBuilder`, `World`."""
+"""Types that the rollout layers share: messages, completions, calls; what policies, tokens and sessions have to be."""
 
 from __future__ import annotations
 
@@ -128,8 +128,9 @@ class Policy(Protocol):
         A turn that reached its thinking budget is continued by a second call, whose `ids` end with the turn so far.
 
         Args:
-            ids: the trajectory's own list, not a copy. It may be kept; what is appended to it is removed afterwards. A
-                policy that changes the ids in it fails the trajectory.
+            ids: the trajectory's own list, lent until this returns: it grows afterwards, so a policy that keeps ids
+                keeps a copy. What is appended to it is removed. A policy that changes the ids in it fails the
+                trajectory.
         """
         ...
 
@@ -185,7 +186,7 @@ class TokenBuilder(Protocol):
         ...
 
 
-class World(Protocol):
+class TurnSession(Protocol):
     """The part of a session that turns use, so that a recording or a replay can take its place.
 
     Each member is described in `gateway.leases.session.Session`.

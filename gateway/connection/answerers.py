@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
@@ -13,26 +12,14 @@ from gateway.config.models import GatewayConfig, SamplingConfig
 from gateway.connection.in_flight import Answerer, Question
 from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind
-from gateway.transport.http_client import Address, AddressedTransport, certificates
+from gateway.transport.http_client import certificates
 from gateway.types import Role, ToolDefinition
 from mcp_wire.control_text import break_control_text
+from mcp_wire import chat_api
 
-_MAX_ANSWER_BYTES = 8 << 20
 _AT_ONCE = 64
 """Completions requested at a time."""
 _STOPS = {"stop": "endTurn", "length": "maxTokens"}
-
-
-_BUSY = frozenset({429, 502, 503, 504})
-
-
-class Busy(ValueError):
-    """The endpoint has no capacity now."""
-
-
-def _may_resend(error: RequestRefused) -> RequestRefused:
-    error.may_resend = True
-    return error
 
 
 class Sampler:
@@ -55,43 +42,21 @@ class Sampler:
                 content that chat endpoints do not take. For whom, and in which call, its caller knows. It may be sent
                 again (`may_resend`) where the endpoint was not reached, or was busy.
         """
-        try:
-            body = chat_request(params, self._config)
-            reply = await self._post(body)
-            return result(reply, self._config)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            problem = f"nothing answers at {self._host} ({type(error).__name__}): start the endpoint, or correct url"
-            raise _may_resend(RequestRefused(problem)) from error
-        except Busy as error:
-            raise _may_resend(RequestRefused(str(error))) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise RequestRefused(f"{type(error).__name__} at {self._host}") from error
-        except ValueError as error:
-            raise RequestRefused(str(error)) from error
-        except RecursionError as error:
-            raise RequestRefused("the endpoint's answer is nested too deeply") from error
-
-    async def _post(self, body: Mapping[str, Any]) -> Any:
         config = self._config
-        headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
-        address = Address(f"{config.url}/chat/completions")
-        # The URL's password and query are added below httpx2's log lines.
-        transport = AddressedTransport(httpx2.AsyncHTTPTransport(verify=certificates()), address)
-        async with (
-            # For each read; the caller bounds the whole answer.
-            httpx2.AsyncClient(transport=transport, headers=headers, timeout=config.timeout_s) as client,
-            client.stream("POST", address.url, json=body) as response,
-        ):
-            data = bytearray()
-            async for chunk in response.aiter_bytes():
-                data += chunk
-                if len(data) > _MAX_ANSWER_BYTES:
-                    raise ValueError(f"the endpoint answered with more than {_MAX_ANSWER_BYTES} bytes")
-        if response.status_code in _BUSY:
-            raise Busy(f"the endpoint answered HTTP {response.status_code}")
-        if response.status_code != 200:
-            raise ValueError(f"the endpoint answered HTTP {response.status_code}")
-        return json.loads(data)
+        key = config.api_key.get_secret_value() if config.api_key else None
+        try:
+            body = chat_request(params, config)
+            # The timeout is for each read; the caller bounds the whole answer.
+            async with chat_api.open_client(
+                config.url, tls=certificates(), timeout=config.timeout_s, api_key=key
+            ) as client:
+                return result(await chat_api.complete(client, body), config)
+        except chat_api.ApiError as error:
+            refused = RequestRefused(f"{self._host}: {error}")
+            refused.may_resend = isinstance(error, chat_api.ApiLost) and not error.may_have_run
+            raise refused from error
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise RequestRefused(str(error)) from error
 
 
 def chat_request(params: Mapping[str, Any], config: SamplingConfig) -> dict[str, Any]:
@@ -137,23 +102,13 @@ def _part(block: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"a request with {kind} content is not supported")
 
 
-def result(reply: Any, config: SamplingConfig) -> dict[str, Any]:
-    """A chat completion as a `CreateMessageResult`. Raises ValueError where it is none."""
-    try:
-        choice = reply["choices"][0]
-        text = choice["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        raise ValueError("the endpoint's answer is no chat completion") from None
-    if not isinstance(text, str):
-        raise ValueError("the endpoint's answer has no text")
-    stop = choice.get("finish_reason")
-    # A list or an object has no hash, and would fail below as a defect.
-    if stop is not None and not isinstance(stop, str):
-        raise ValueError("the endpoint's finish_reason is no text")
+def result(reply: chat_api.Completion, config: SamplingConfig) -> dict[str, Any]:
+    """A chat completion as a `CreateMessageResult`. Raises ApiError where it has no text."""
+    stop = reply.choices[0].finish_reason
     return {
         "role": "assistant",
-        "content": {"type": "text", "text": text},
-        "model": str(reply.get("model") or config.model),
+        "content": {"type": "text", "text": reply.text},
+        "model": reply.model or config.model,
         "stopReason": _STOPS.get(stop, stop) if stop else "endTurn",
     }
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import anyio
 import httpx2
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from mcp_servers.kit import ToolError
-
-_MOST_BYTES = 4 << 20
+from mcp_wire import chat_api
 
 
 class EndpointConfig(BaseModel):
@@ -39,18 +36,6 @@ class EndpointConfig(BaseModel):
         return value.rstrip("/")
 
 
-class _Message(BaseModel):
-    content: str
-
-
-class _Choice(BaseModel):
-    message: _Message
-
-
-class _Completion(BaseModel):
-    choices: list[_Choice] = Field(min_length=1)
-
-
 class Endpoint:
     """Sends requests to the model, at most `max_concurrent` at a time. Shared by all conversations of a process."""
 
@@ -74,34 +59,18 @@ class Endpoint:
             "max_tokens": config.max_tokens,
             "seed": seed,
         }
+        key = config.api_key.get_secret_value() if config.api_key else None
         try:
             async with self._slots:
-                with anyio.fail_after(config.timeout_s):  # of the request alone: others' requests do not use it up
-                    data = await self._post(body)
+                # Of the request alone: others' requests do not use it up. The client's own timeout is for each read.
+                with anyio.fail_after(config.timeout_s):
+                    async with chat_api.open_client(
+                        config.url, tls=self._tls, timeout=config.timeout_s, api_key=key
+                    ) as client:
+                        return (await chat_api.complete(client, body)).text
         except TimeoutError as error:
             raise ToolError(f"the user's model did not answer within {config.timeout_s:g} s") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            # The class alone: the library's messages may quote the URL.
-            raise ToolError(f"the user's model cannot be asked: {type(error).__name__}") from error
-        try:
-            return _Completion.model_validate(json.loads(data)).choices[0].message.content
-        except (ValueError, RecursionError, ValidationError) as error:
-            raise ToolError("the user's model answered with something that is no chat completion") from error
-
-    async def _post(self, body: Mapping[str, Any]) -> bytes:
-        config = self._config
-        headers = {"authorization": f"Bearer {config.api_key.get_secret_value()}"} if config.api_key else {}
-        async with (
-            # Its timeout is for each read; a response that drips is cut by `fail_after`.
-            httpx2.AsyncClient(verify=self._tls, headers=headers, timeout=config.timeout_s) as client,
-            client.stream("POST", f"{config.url}/chat/completions", json=body) as response,
-        ):
-            if response.status_code != 200:
-                raise ToolError(f"the user's model answered HTTP {response.status_code}")
-            data = bytearray()
-            async for chunk in response.aiter_bytes():
-                data += chunk
-                # Of the decoded body: a compressed one may be a thousandth of it.
-                if len(data) > _MOST_BYTES:
-                    raise ToolError(f"the user's model answered with more than {_MOST_BYTES} bytes")
-        return bytes(data)
+        except chat_api.ApiError as error:
+            raise ToolError(f"the user's model: {error}") from error
+        except httpx2.InvalidURL as error:
+            raise ToolError("the address of the user's model is not one") from error

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from itertools import pairwise
 
-from rollout.doctor.isolation import Answer, Run, Step
+from rollout.doctor.isolation import ProbeAnswer, Run, Step
 from rollout.doctor.tool_words import Sort
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -29,7 +29,7 @@ _DAY_S, _SLACK_S = 86_400, 61
 _EXCERPT = 60
 
 
-def tokens_of(answer: Answer) -> tuple[str, ...]:
+def tokens_of(answer: ProbeAnswer) -> tuple[str, ...]:
     """The words and signs of an answer, with what changes by itself replaced."""
     return tuple(_TOKEN.findall(_VOLATILE.sub("#", answer.text))[:_MOST_TOKENS])
 
@@ -102,7 +102,7 @@ class Reference:
                 found.setdefault(steps[0].call.name, f"{answers[1][1]}, then {answers[0][1]}")
         return tuple(f"{tool} answered the same call in fresh processes {answers}" for tool, answers in found.items())
 
-    def differs(self, index: int, answer: Answer) -> bool:
+    def differs(self, index: int, answer: ProbeAnswer) -> bool:
         """Whether an answer at this place of the script is other than a fresh lease's."""
         template = self._templates[index] if index < self._count else None
         if template is None or answer.failed or self.run.steps[index].call.random:
@@ -193,7 +193,7 @@ def _seconds_between(then: Sequence[str], now: Sequence[str]) -> int:
     return abs(days) * _DAY_S + (hours * 3600 + minutes * 60 + seconds) % _DAY_S
 
 
-def counting(answers: Sequence[Answer]) -> bool:
+def counting(answers: Sequence[ProbeAnswer]) -> bool:
     """Whether consecutive answers differ only in numbers, which increase by one each time."""
     shapes = {re.sub(r"\d+", "#", answer.text) for answer in answers}
     numbers = [[int(digits) for digits in re.findall(r"\d{1,9}", answer.text)] for answer in answers]
@@ -211,7 +211,7 @@ def _unlike(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
     return any(a is not None and b is not None and a != b for a, b in zip(one, other, strict=True))
 
 
-def side_by_side(one: Answer, other: Answer) -> tuple[str, str]:
+def side_by_side(one: ProbeAnswer, other: ProbeAnswer) -> tuple[str, str]:
     """Excerpts of two answers that begin shortly before the first difference."""
     lines = [" ".join(answer.text.split()) for answer in (one, other)]
     alike = next(

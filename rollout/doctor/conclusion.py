@@ -11,28 +11,28 @@ from rollout.doctor.comparison import Reference
 from rollout.doctor.plan import arguments_to_fill, suggested
 from rollout.doctor.report import Isolation, IsolationVerdict, ServerReport, Verdict
 from rollout.doctor.throwaway import EntryChanges, Throwaway
-from rollout.doctor.verdict import World, determinism, foreign_leak, isolation_of, leak_in, unanswered
+from rollout.doctor.verdict import Visit, determinism, foreign_leak, isolation_of, leak_in, unanswered
 
 
-def shares_files(shared: World, own: World) -> bool:
+def shares_files(shared: Visit, own: Visit) -> bool:
     """Whether state seems to be in files, so that a directory for each lease is worth a try."""
     reference = Reference([shared.first, own.first])
     return bool(own.kept_files) or bool(leak_in(own, reference))
 
 
-def leaks(world: World, others: Sequence[World]) -> bool:
+def leaks(visit: Visit, others: Sequence[Visit]) -> bool:
     """Whether one lease of a visit saw the other, with fresh leases of all visits to tell what is random."""
-    return bool(leak_in(world, Reference([world.first, *(other.first for other in others)])))
+    return bool(leak_in(visit, Reference([visit.first, *(other.first for other in others)])))
 
 
 def conclude(
     report: ServerReport,
     entry: ServerConfig,
     *,
-    shared: World | None,
-    own: World,
-    directories: Sequence[World],
-    more: Sequence[World],
+    shared: Visit | None,
+    own: Visit,
+    directories: Sequence[Visit],
+    more: Sequence[Visit],
     throwaway: Throwaway | None,
     offered: Mapping[str, ToolDefinition],
     declared: str,
@@ -48,9 +48,9 @@ def conclude(
         offered: The policy's tools by exposed name.
         declared: What declares that leases may share one process; empty where nothing does.
     """
-    worlds = [world for world in (shared, own, *directories, *more) if world is not None]
+    visits = [visit for visit in (shared, own, *directories, *more) if visit is not None]
     # A run that was cut short would hide what the others show later.
-    whole = [world.first for world in worlds if world.has_all(world.first)] or [worlds[0].first]
+    whole = [visit.first for visit in visits if visit.has_all(visit.first)] or [visits[0].first]
     # Without a throwaway place, what one visit wrote is there for the next: only the first found the server untouched.
     fresh = whole if throwaway is not None else whole[:1]
     reference = Reference(fresh, repeated=own.script.opening)
@@ -64,7 +64,7 @@ def conclude(
     report.files = own.changed
     with_directory: tuple[Isolation, EntryChanges] | None = None
     if directories and throwaway is not None:
-        found = [isolation_of(world, reference) for world in directories]
+        found = [isolation_of(visit, reference) for visit in directories]
         kept = next((each for each in found if each.verdict is not IsolationVerdict.LEAKS), found[0])
         if kept is not found[0]:
             report.flaky.append(f"with their own directories, once and not again: {found[0].evidence}")
@@ -98,7 +98,7 @@ def _configured_leaks(report: ServerReport, entry: ServerConfig) -> bool:
     return found is not None and found.verdict is IsolationVerdict.LEAKS
 
 
-def _to_know(server: str, own: World, offered: Mapping[str, ToolDefinition], *, writes: bool) -> tuple[str, ...]:
+def _to_know(server: str, own: Visit, offered: Mapping[str, ToolDefinition], *, writes: bool) -> tuple[str, ...]:
     """Options that may let the probes find out: calls that were not made, and permission for what was withheld."""
     script = own.script
     wanted = [*script.withheld, *(message.split(":", 1)[0] for message in script.refused)]

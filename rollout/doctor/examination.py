@@ -28,7 +28,7 @@ from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
 from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, why_not
 from rollout.doctor.tool_words import Hints, Sort, credentials_of
-from rollout.doctor.verdict import World
+from rollout.doctor.verdict import Visit
 from rollout.environment.harness import list_tasks
 
 _LONGEST_PAUSE_S = 1.0
@@ -97,10 +97,10 @@ class Examination:
                     await self._check_forks()
                 shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
                 apart = await self._visit(own, inject=True)
-                more: list[World] = []
+                more: list[Visit] = []
                 if self._throwaway is not None and shared is None:
                     more.append(await self._visit(own))  # a second fresh lease, to tell what is random
-                directories: list[World] = []
+                directories: list[Visit] = []
                 if self._throwaway is not None and shared is not None and conclusion.shares_files(shared, apart):
                     directories.append(await self._visit(own, per_lease=True))
                     if conclusion.leaks(directories[0], [shared, apart]):  # by chance, if not again
@@ -131,7 +131,7 @@ class Examination:
         if not writes and reason != NO_PROGRAM:
             self._report.notes.append(f"nothing was written: {reason} (--allow-writes)")
 
-    async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> World:
+    async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> Visit:
         """Play the script in three leases of a new gateway: in one, and then in two more, which take turns."""
         entry, place, template = self._placed(per_lease=per_lease)
         # The leases are outside of the bound of the probes: faults are injected into the first one's process.
@@ -141,34 +141,34 @@ class Examination:
             first = await leases.enter_async_context(self._lease(gateway))
             script = self._script_for(first)
             self._begin(f"isolation, {scope}")
-            world = World(scope=str(scope), script=script, per_lease=per_lease)
+            visit = Visit(scope=str(scope), script=script, per_lease=per_lease)
             with anyio.move_on_after(self._options.probe_timeout_s):
                 player, began = self._player(first, place), time.perf_counter()
-                await player.play(script.calls, world.first)
+                await player.play(script.calls, visit.first)
                 await anyio.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
-                await player.play(script.rounds[-1], world.idle)
+                await player.play(script.rounds[-1], visit.idle)
                 session = await leases.enter_async_context(self._lease(gateway))
                 second = self._player(session, place)
                 third = self._player(await leases.enter_async_context(self._lease(gateway)), place)
                 for calls in script.rounds:
-                    await second.play(calls, world.second)
-                    await third.play(calls, world.third)
-                foreign = foreign_calls(world.first, world.second)
+                    await second.play(calls, visit.second)
+                    await third.play(calls, visit.third)
+                foreign = foreign_calls(visit.first, visit.second)
                 tried = await second.play(foreign.values(), Run())
-                world.foreign = {index: step.answer for index, step in zip(foreign, tried.steps, strict=True)}
-                await second.play(script.closing, world.closing)
+                visit.foreign = {index: step.answer for index, step in zip(foreign, tried.steps, strict=True)}
+                await second.play(script.closing, visit.closing)
                 if script.closing:
-                    await third.play(script.rounds[-1], world.after)
+                    await third.play(script.rounds[-1], visit.after)
                 if self._report.call is None:
-                    await self._measure_calls(session, second, world.second)
+                    await self._measure_calls(session, second, visit.second)
             if place is not None and self._throwaway is not None:
-                world.changed = self._throwaway.changed(place)
+                visit.changed = self._throwaway.changed(place)
             # Faults are injected into this process, since another start would take most of the time.
             if inject and await self._inject_faults(first):
                 self._begin("starting again")
                 async with self._lease(gateway) as session:
                     await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
-        return world
+        return visit
 
     def _placed(self, *, per_lease: bool) -> tuple[ServerConfig, Path | None, LeaseDirConfig]:
         """The entry for one visit, its throwaway place, and the directories of leases."""

@@ -42,7 +42,7 @@ _ERROR_ANYWHERE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """The answer to a probe call: `refused` is an error result, `failed` no answer at all."""
 
     text: str
@@ -68,7 +68,7 @@ class Step:
     call: ProbeCall
     arguments: str
     """In canonical form."""
-    answer: Answer
+    answer: ProbeAnswer
     at: float = 0.0
     """When it was answered, in seconds of a clock that only moves forward."""
 
@@ -131,10 +131,10 @@ class Player:
             run.steps.append(Step(call, recorded, answer, time.perf_counter()))
         return run
 
-    async def _answer(self, tool: str, arguments: dict[str, Any]) -> Answer:
+    async def _answer(self, tool: str, arguments: dict[str, Any]) -> ProbeAnswer:
         waits = self._waits
         if tool in waits.given_up:
-            return Answer("given up", failed=True)
+            return ProbeAnswer("given up", failed=True)
         began = time.perf_counter()
         try:
             answer, structured = await probe_call(self._session, tool, arguments, self._root)
@@ -164,19 +164,19 @@ def foreign_calls(first: Run, second: Run) -> dict[int, ProbeCall]:
     return found
 
 
-async def probe_call(session: Session, tool: str, arguments: dict[str, Any], root: str) -> tuple[Answer, object]:
+async def probe_call(session: Session, tool: str, arguments: dict[str, Any], root: str) -> tuple[ProbeAnswer, object]:
     """Make one call. Failures become answers; `root` is shown as `${lease.dir}`, so that leases can be compared."""
     try:
         result = await session.call(tool, arguments)
     except (CallTimeout, DeliveryUnknown) as error:
-        return Answer(error.code, failed=True), None
+        return ProbeAnswer(error.code, failed=True), None
     except GatewayError as error:
-        return Answer(str(error), failed=True), None
+        return ProbeAnswer(str(error), failed=True), None
     if result.fault in (CallFault.TIMED_OUT, CallFault.SERVER_GONE):
-        return Answer(str(result.fault), failed=True), None
+        return ProbeAnswer(str(result.fault), failed=True), None
     structured = canonical_json(dict(result.structured)) if result.structured is not None and not result.text else ""
     text = (result.text + structured)[:_MOST_CHARACTERS]
-    return Answer(_without(root, text), refused=result.is_error), result.structured
+    return ProbeAnswer(_without(root, text), refused=result.is_error), result.structured
 
 
 def _directory_in(root: str, named: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from gateway.types import Scope
 from rollout.doctor.comparison import Reference, side_by_side
-from rollout.doctor.isolation import Answer, Run, Step
+from rollout.doctor.isolation import ProbeAnswer, Run, Step
 from rollout.doctor.plan import Script
 from rollout.doctor.report import Determinism, Isolation, IsolationVerdict
 from rollout.doctor.tool_words import Sort
@@ -22,7 +22,7 @@ _NO_STATE = re.compile(r"(^|/)(\.?cache|__pycache__|logs?|\.npm|\.node)(/|$)|\.(
 
 
 @dataclass(kw_only=True, slots=True)
-class World:
+class Visit:
     """What was seen under one scope: a lease, and after it two more that take turns, all in the same place."""
 
     scope: str
@@ -32,7 +32,7 @@ class World:
     """What the first lease saw when it looked once more after a pause, before there was another one."""
     second: Run = field(default_factory=Run)
     third: Run = field(default_factory=Run)
-    foreign: dict[int, Answer] = field(default_factory=dict[int, Answer])
+    foreign: dict[int, ProbeAnswer] = field(default_factory=dict[int, ProbeAnswer])
     """What the second lease was answered with arguments that only the first had, by place in the script."""
     closing: Run = field(default_factory=Run)
     after: Run = field(default_factory=Run)
@@ -60,71 +60,71 @@ class World:
         )
 
 
-def isolation_of(world: World, reference: Reference) -> Isolation:
+def isolation_of(visit: Visit, reference: Reference) -> Isolation:
     """The verdict on one scope.
 
     Args:
         reference: What leases get that see no other lease.
     """
-    verdict, evidence = _verdict(world, reference)
-    return Isolation(scope=world.scope, verdict=verdict, evidence=evidence)
+    verdict, evidence = _verdict(visit, reference)
+    return Isolation(scope=visit.scope, verdict=verdict, evidence=evidence)
 
 
-def _verdict(world: World, reference: Reference) -> tuple[IsolationVerdict, str]:
-    if leak := leak_in(world, reference):
+def _verdict(visit: Visit, reference: Reference) -> tuple[IsolationVerdict, str]:
+    if leak := leak_in(visit, reference):
         return LEAKS, leak
-    if elsewhere := _written_elsewhere(world, reference):
+    if elsewhere := _written_elsewhere(visit, reference):
         return LEAKS, elsewhere
     # After the leaks, which are shown by calls that were made, however many were left.
-    if not world.complete:
+    if not visit.complete:
         return UNKNOWN, "the calls took too long"
-    script = world.script
+    script = visit.script
     state = state_in(reference)
-    doubt = _doubt(world, reference)
-    if state and (world.scope == Scope.PROCESS or not doubt):
+    doubt = _doubt(visit, reference)
+    if state and (visit.scope == Scope.PROCESS or not doubt):
         # In one process for all, what a tool does that no probe saw at work is seen by no probe.
         return APART, f"{state}, and another lease saw nothing of it"
     if state:
         return UNKNOWN, f"another lease saw nothing of what {state.split(' ', 1)[0]} did, but {doubt}"
     if doubt:
         return UNKNOWN, doubt
-    if world.kept_files:
-        return UNKNOWN, f"it wrote {_names(world.kept_files)}, which no tool was seen to read"
+    if visit.kept_files:
+        return UNKNOWN, f"it wrote {_names(visit.kept_files)}, which no tool was seen to read"
     if wrote := [call.name for call in script.tools.values() if call.sort is Sort.WRITE]:
         return UNKNOWN, f"{_names(wrote)} changed nothing that a tool shows"
     return STATELESS, f"{_names(list(script.tools))} answered, and no call changed a later answer"
 
 
-def leak_in(world: World, reference: Reference) -> str:
+def leak_in(visit: Visit, reference: Reference) -> str:
     """Describe an answer that another lease changed; empty where there is none."""
-    for run in (world.second, world.third, world.first):
+    for run in (visit.second, visit.third, visit.first):
         for index, step in enumerate(run.steps):
             if reference.differs(index, step.answer):
                 alone, here = side_by_side(reference.run.steps[index].answer, step.answer)
                 return f"{step.call.name} answered {here} after calls in another lease, and {alone} without them"
-            if _planted(world.script, step) and not _planted(world.script, reference.run.steps[index]):
+            if _planted(visit.script, step) and not _planted(visit.script, reference.run.steps[index]):
                 return (
-                    f"{step.call.name} showed what another lease wrote: {_around_word(step.answer, world.script.word)}"
+                    f"{step.call.name} showed what another lease wrote: {_around_word(step.answer, visit.script.word)}"
                 )
-    return _moved_in(world, reference)
+    return _moved_in(visit, reference)
 
 
-def _moved_in(world: World, reference: Reference) -> str:
+def _moved_in(visit: Visit, reference: Reference) -> str:
     """Describe a look that changed while only another lease made calls; empty where there is none."""
-    opening = world.script.opening
-    if len(world.idle.steps) < opening or not opening:
+    opening = visit.script.opening
+    if len(visit.idle.steps) < opening or not opening:
         return ""
-    idle = [*world.first.steps[-opening:], *world.idle.steps]
-    last = [*world.third.steps[-opening:], *world.after.steps] if world.after.steps else []
+    idle = [*visit.first.steps[-opening:], *visit.idle.steps]
+    last = [*visit.third.steps[-opening:], *visit.after.steps] if visit.after.steps else []
     # Once may be chance, but what removes something is called once.
-    for steps, times in ((world.second.steps, 2), (world.third.steps, 2), (last, 1)):
+    for steps, times in ((visit.second.steps, 2), (visit.third.steps, 2), (last, 1)):
         if moved := reference.moved(steps, times, idle):
             before, after = side_by_side(moved[0].answer, moved[1].answer)
             return f"{moved[0].call.name} went from {before} to {after} while only another lease made calls"
     return ""
 
 
-def foreign_leak(shared: World, own: World) -> str:
+def foreign_leak(shared: Visit, own: Visit) -> str:
     """Describe a call that works with another lease's id in a shared process only; empty where there is none."""
     for index, answer in shared.foreign.items():
         if answer.well and index in own.foreign and not own.foreign[index].well:
@@ -145,9 +145,9 @@ def state_in(reference: Reference) -> str:
     return ""
 
 
-def _written_elsewhere(world: World, reference: Reference) -> str:
+def _written_elsewhere(visit: Visit, reference: Reference) -> str:
     """Describe a file that a tool writes outside every place that the entry names; empty where there is none."""
-    for name, answer in unanswered(world, reference).items():
+    for name, answer in unanswered(visit, reference).items():
         if refusal := _REFUSED_BY_US.search(answer.text):
             return (
                 f"{name} writes {refusal[2]}, a file that all its processes share: name a place for it in env or args"
@@ -155,24 +155,24 @@ def _written_elsewhere(world: World, reference: Reference) -> str:
     return ""
 
 
-def _doubt(world: World, reference: Reference) -> str:
+def _doubt(visit: Visit, reference: Reference) -> str:
     """Why the calls may have missed something; empty where the probes saw each tool work."""
-    script = world.script
+    script = visit.script
     if script.refused:
         return f"the schema refuses the arguments: {script.refused[0]}"
     if script.withheld:
         name, reason = next(iter(script.withheld.items()))
         return f"{name} was not called: {reason}"
-    if silent := unanswered(world, reference):
+    if silent := unanswered(visit, reference):
         name, answer = next(iter(silent.items()))
         more = f" (and {len(silent) - 1} more tools likewise)" if len(silent) > 1 else ""
         return f"{name} was answered with {answer}{more}; that shows nothing"
     return ""
 
 
-def unanswered(world: World, reference: Reference) -> dict[str, Answer]:
+def unanswered(visit: Visit, reference: Reference) -> dict[str, ProbeAnswer]:
     """Tools none of whose calls was answered well, with an answer; what only looks may fail if something else looks."""
-    steps: list[Step] = [*reference.run.steps, *world.second.steps, *world.third.steps, *world.closing.steps]
+    steps: list[Step] = [*reference.run.steps, *visit.second.steps, *visit.third.steps, *visit.closing.steps]
     well = {step.call.name for step in steps if step.answer.well}
     looked = any(step.answer.well and step.call.sort is Sort.READ for step in steps)
     return {
@@ -195,7 +195,7 @@ def _planted(script: Script, step: Step) -> bool:
     return script.word in step.answer.text and script.word not in step.arguments
 
 
-def _around_word(answer: Answer, word: str) -> str:
+def _around_word(answer: ProbeAnswer, word: str) -> str:
     line = " ".join(answer.text.split())
     start = max(line.find(word) - 25, 0)
     return repr(("…" if start else "") + line[start : start + 60])

@@ -15,6 +15,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import ConfigError
+from mcp_wire.chat_api import Completion
 from rollout.engines.chat import ChatEngine, Reply
 from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.http import EngineHttp, Lost
@@ -31,34 +32,6 @@ ANTHROPIC_MAX_TOKENS = 4096
 """Of one turn, where no `--max-tokens` is given: the API needs a number."""
 
 
-class _Function(BaseModel):
-    name: str
-    arguments: str | dict[str, Any] | None = None
-
-
-class _ToolCall(BaseModel):
-    function: _Function
-
-
-class _ChatMessage(BaseModel):
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(BaseModel):
-    message: _ChatMessage
-    finish_reason: str | None = None
-
-
-class _Answer(BaseModel):
-    usage: dict[str, Any] | None = None
-
-
-class _ChatAnswer(_Answer):
-    choices: list[_Choice]
-
-
 class _Block(BaseModel):
     type: str
     text: str = ""
@@ -67,12 +40,13 @@ class _Block(BaseModel):
     input: Any = None
 
 
-class _MessagesAnswer(_Answer):
+class _MessagesAnswer(BaseModel):
     content: list[_Block]
     stop_reason: str | None = None
+    usage: dict[str, Any] | None = None
 
 
-Answer = TypeVar("Answer", bound=_Answer)
+Body = TypeVar("Body", Completion, _MessagesAnswer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +74,7 @@ class ChatEndpoint:
         sampling |= {} if "seed" in self.refused else {"seed": seed}
         body = self._common({"model": self.model, "messages": messages, "tools": tools or None}, sampling)
         try:
-            answer = await self._post(_ChatAnswer, "/chat/completions", body)
+            answer = await self._post(Completion, "/chat/completions", body)
         except EngineError as error:
             if isinstance(error, Lost) or "seed" not in body or "seed" not in str(error):
                 raise
@@ -108,9 +82,7 @@ class ChatEndpoint:
                 self.refused.add("seed")
                 log.warning("the API takes no seed: two runs of one seed can differ", error=str(error))
             del body["seed"]
-            answer = await self._post(_ChatAnswer, "/chat/completions", body)
-        if not answer.choices:
-            raise EngineError(f"{self.http.url}/chat/completions: choices: there is none")
+            answer = await self._post(Completion, "/chat/completions", body)
         choice = answer.choices[0]
         calls = [_call(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
         return Reply(
@@ -154,7 +126,7 @@ class ChatEndpoint:
         merged = body | dict(sampling) | limit | dict(self.body)
         return {key: value for key, value in merged.items() if value is not None}
 
-    async def _post(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
+    async def _post(self, model: type[Body], path: str, body: Mapping[str, Any]) -> Body:
         """Post, again while the API is busy or lost: a turn has no effect but its cost."""
         seconds = self.http.timeouts.generate_timeout_s
         try:

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -19,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
 from gateway.transport.http_client import certificates
+from mcp_wire import chat_api
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.task import Origin, TurnSeeds
@@ -27,10 +26,9 @@ from rollout.types import Completion
 
 log = structlog.get_logger(__name__)
 
-BUSY = (429, 502, 503, 504)
-"""Status codes after which a retry may help: nothing was sampled."""
-
-Answer = TypeVar("Answer", bound=BaseModel)
+_MOST_BYTES = 256 << 20
+"""Of an answer: with a record for each of a long completion's tokens."""
+Model = TypeVar("Model", bound=BaseModel)
 Result = TypeVar("Result")
 _OBJECT = TypeAdapter(dict[str, Any])
 
@@ -61,19 +59,18 @@ class EngineHttp:
             api_key: sent as a bearer token.
             headers: of every request.
         """
-        self.url, self.timeouts = url, timeouts
-        self._retries = 0
-        headers = {**headers, **({"authorization": f"Bearer {api_key}"} if api_key else {})}
+        self.timeouts, self._retries = timeouts, 0
         # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
         timeout = httpx2.Timeout(None, connect=timeouts.connect_timeout_s)
         # The client's own bound of 100 connections would make generations queue here, where their time runs already.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
-            self._client = httpx2.AsyncClient(
-                base_url=url, headers=headers, timeout=timeout, limits=limits, verify=certificates()
+            self._client = chat_api.open_client(
+                url, tls=certificates(), timeout=timeout, api_key=api_key, headers=headers, limits=limits
             )
         except (httpx2.InvalidURL, ValueError) as error:
             raise ConfigError(f"{url!r} is no address: {error}", key="--engine") from error
+        self.url = str(self._client.base_url).rstrip("/")
 
     async def aclose(self) -> None:
         if self._retries > 1:
@@ -127,32 +124,31 @@ class EngineHttp:
             Lost: the connection broke, or the server is busy.
             EngineError: the server refuses.
         """
-        with _transport_errors(self.url + path):
-            response = await self._client.post(path, json=body)
-        _check_status(response, response.content, self.url + path)
-        return response.content
+        with _engine_errors(self.url + path):
+            return await chat_api.post(self._client, path, body, most_bytes=_MOST_BYTES)
 
-    async def post_for(self, model: type[Answer], path: str, body: Mapping[str, Any]) -> Answer:
+    async def post_for(self, model: type[Model], path: str, body: Mapping[str, Any]) -> Model:
         """As `post`, with the answer validated. Raises EngineError also for an answer of another form."""
-        return _parsed(model, await self.post(path, body), self.url + path)
+        content = await self.post(path, body)
+        with _engine_errors(self.url + path):
+            return chat_api.parsed(model, content)
 
     @asynccontextmanager
     async def events(
-        self, model: type[Answer], path: str, body: Mapping[str, Any]
-    ) -> AsyncGenerator[AsyncGenerator[Answer]]:
+        self, model: type[Model], path: str, body: Mapping[str, Any]
+    ) -> AsyncGenerator[AsyncGenerator[Model]]:
         """The server-sent events that answer one request, without retries; leaving the block closes the connection.
 
         Raises:
             Lost: the connection broke, or the server is busy.
             EngineError: the server refuses, or sends an event of another form.
         """
-        where = self.url + path
         # Around the `yield` as well: a connection that breaks while the caller reads is lost in the same way.
-        with _transport_errors(where):
+        with _engine_errors(self.url + path), chat_api.transport_errors():
             async with self._client.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
-                    _check_status(response, await response.aread(), where)
-                yield _events(model, response, where)
+                    chat_api.check_status(response, await response.aread())
+                yield _events(model, response)
 
 
 class HttpPolicy(ABC):
@@ -185,14 +181,14 @@ class HttpPolicy(ABC):
         return replace(await self._http.retried(send), seeds=(seed,))
 
 
-async def _events(model: type[Answer], response: httpx2.Response, where: str) -> AsyncGenerator[Answer]:
+async def _events(model: type[Model], response: httpx2.Response) -> AsyncGenerator[Model]:
     async for line in _lines(response):
         if not line.startswith(b"data:"):
             continue
         data = line.removeprefix(b"data:").strip()
         if data == b"[DONE]":
             return
-        yield _parsed(model, data, where)
+        yield chat_api.parsed(model, data)
 
 
 async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
@@ -208,36 +204,12 @@ async def _lines(response: httpx2.Response) -> AsyncGenerator[bytes]:
 
 
 @contextmanager
-def _transport_errors(where: str) -> Generator[None]:
+def _engine_errors(where: str) -> Generator[None]:
+    """An ApiError of the block as an engine's error, with all that is known: it is the operator who reads it."""
     try:
         yield
-    except httpx2.TransportError as error:
-        raise Lost(f"{where}: {type(error).__name__}: {error}") from error
-
-
-def _check_status(response: httpx2.Response, content: bytes, where: str) -> None:
-    if response.status_code == 200:
-        return
-    problem = f"{where}: HTTP {response.status_code}: {content[:500].decode(errors='replace')}"
-    if response.status_code in BUSY:
-        raise Lost(problem, retry_after_s=retry_after_s(response.headers.get("retry-after", "")))
-    raise EngineError(problem)
-
-
-def retry_after_s(header: str) -> float:
-    """Seconds that the header asks to wait (RFC 9110, section 10.2.3): a number or a date; 0 for anything else."""
-    if header.strip().isdecimal():
-        return float(header)
-    try:
-        return max((parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError):  # no date, or one without a zone
-        return 0.0
-
-
-def _parsed(model: type[Answer], content: bytes | str, where: str) -> Answer:
-    try:
-        return model.model_validate_json(content)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = ".".join(map(str, fault["loc"])) or "the answer"
-        raise EngineError(f"{where}: {key}: {fault['msg']}") from error
+    except chat_api.ApiError as error:
+        problem = f"{where}: {error}{': ' if error.said else ''}{error.said}"
+        if isinstance(error, chat_api.ApiLost):
+            raise Lost(problem, retry_after_s=error.retry_after_s) from error
+        raise EngineError(problem) from error

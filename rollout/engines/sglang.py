@@ -39,7 +39,7 @@ class _Meta(BaseModel):
     weight_versions: list[_Versions] | None = None
 
 
-class Answer(BaseModel):
+class Generated(BaseModel):
     """The answer of `/generate`."""
 
     output_ids: list[TokenId] = []
@@ -54,7 +54,7 @@ class SGLangPolicy(HttpPolicy):
         rid = uuid4().hex
         body = request(ids, self._parameters, max_tokens=max_tokens, seed=seed, stop_token_ids=self._stops)
         answer = await result_or_partial(
-            partial(self._http.post_for, Answer, GENERATE, {**body, "rid": rid}),
+            partial(self._http.post_for, Generated, GENERATE, {**body, "rid": rid}),
             # It answers without tokens: those that were sampled come as the answer of /generate, which goes on until
             # then.
             partial(self._http.post, "/abort_request", {"rid": rid}),
@@ -79,7 +79,7 @@ def request(
     return body | ({"return_sampling_mask": True} if parameters.is_truncated else {})
 
 
-def completion(answer: Answer, semantics: LogprobSemantics, parameters: SamplingParameters) -> Completion:
+def completion(answer: Generated, semantics: LogprobSemantics, parameters: SamplingParameters) -> Completion:
     """The answer as a completion. Raises EngineError: the answer contradicts itself."""
     meta = answer.meta_info
     kind = meta.finish_reason.type if meta.finish_reason else "stop"
@@ -111,12 +111,12 @@ async def greedy_logprob(http: EngineHttp, token: int, temperature: float) -> fl
     """The reported logprob of the likeliest token after `token`; see `sampling.detect_logprob_semantics`."""
     params = {"max_new_tokens": 1, "temperature": temperature, "top_p": GREEDY_TOP_P}
     body = {"input_ids": [token], "sampling_params": params, "return_logprob": True}
-    reported = (await http.post_for(Answer, GENERATE, body)).meta_info.output_token_logprobs
+    reported = (await http.post_for(Generated, GENERATE, body)).meta_info.output_token_logprobs
     return reported[0][0] if reported else None
 
 
 async def renormalises(http: EngineHttp, token: int, parameters: SamplingParameters) -> bool:
     """Whether the server reports logprobs renormalised over the tokens that top-p and top-k leave."""
     body = request([token], parameters, max_tokens=1, seed=0, stop_token_ids=())
-    answer = await http.post_for(Answer, GENERATE, body)
+    answer = await http.post_for(Generated, GENERATE, body)
     return answer.meta_info.output_token_sampling_logprobs is not None

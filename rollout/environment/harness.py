@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
-from rollout.types import World
+from rollout.types import TurnSession
 
-Answer = TypeVar("Answer", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A score, a part of one or a reward: one that is NaN or infinite would make the advantages of its whole group NaN."""
 
@@ -43,8 +43,8 @@ class _TaskList(BaseModel):
 
 
 async def call_harness(
-    session: World, role: Role, arguments: Mapping[str, Any], model: type[Answer], *, server: str
-) -> tuple[Answer, ToolResult]:
+    session: TurnSession, role: Role, arguments: Mapping[str, Any], model: type[Model], *, server: str
+) -> tuple[Model, ToolResult]:
     """Call the server's tool for `role`; return its structured result as `model`, and the whole result.
 
     Raises:

@@ -15,13 +15,13 @@ from rollout.loop.filters import refused
 from rollout.loop.results import show
 from rollout.loop.spans import Spans
 from rollout.trace.record import Trace
-from rollout.types import Call, Message, World
+from rollout.types import Call, Message, TurnSession
 
 _UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
 
 
 async def call_tools(
-    trace: Trace, session: World, calls: Sequence[Call], context: Context, *, into: list[Message]
+    trace: Trace, session: TurnSession, calls: Sequence[Call], context: Context, *, into: list[Message]
 ) -> None:
     """Send the calls concurrently, record them in order, and append their tool messages to `into`.
 
@@ -50,7 +50,7 @@ async def call_tools(
 
 
 async def _send(
-    session: World,
+    session: TurnSession,
     calls: Sequence[Call],
     sent: Sequence[int],
     results: list[ToolResult],
@@ -96,7 +96,7 @@ async def _send(
 
 def _recorded(
     trace: Trace,
-    session: World,
+    session: TurnSession,
     calls: Sequence[Call],
     sent: Sequence[int],
     results: Sequence[ToolResult],

@@ -11,13 +11,13 @@ from rollout.loop.group import Group
 from rollout.loop.replay import Branch, Replay
 from rollout.loop.tape import RecordingPolicy, RecordingWorld, Tape
 from rollout.trace.record import Trace
-from rollout.types import Policy, World
+from rollout.types import Policy, TurnSession
 
 
 class Leaf:
     """A chain."""
 
-    def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[World, Policy]:
+    def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[TurnSession, Policy]:
         """The world and the policy that the trajectory is played with."""
         return session, policy
 
@@ -31,7 +31,7 @@ class Root(Leaf):
     def __init__(self, group: Group, tape: Tape, tree: TreeConfig) -> None:
         self._group, self._tape, self._tree = group, tape, tree
 
-    def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[World, Policy]:
+    def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[TurnSession, Policy]:
         recording = RecordingPolicy(
             policy,
             self._tape,
@@ -50,7 +50,7 @@ class Branching(Leaf):
         self._branch = branch
         self._replay: Replay | None = None
 
-    def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[World, Policy]:
+    def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[TurnSession, Policy]:
         self._replay = Replay(self._branch, session, policy, trace)
         return self._replay, self._replay
 

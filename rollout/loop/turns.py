@@ -20,7 +20,7 @@ from rollout.loop.seal import Seal
 from rollout.loop.user import User
 from rollout.trace.events import ToolEvent
 from rollout.trace.record import StopReason, Trace
-from rollout.types import Message, Parsed, Policy, World
+from rollout.types import Message, Parsed, Policy, TurnSession
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Turns:
     def __init__(
         self,
         trace: Trace,
-        session: World,
+        session: TurnSession,
         policy: Policy,
         user: User | None,
         context: Context,

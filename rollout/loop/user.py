@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from gateway.types import Role
 from rollout.environment.harness import Finite, call_harness
 from rollout.trace.record import StopReason, Trace, UserEvent
-from rollout.types import Message, World
+from rollout.types import Message, TurnSession
 
 
 class _Opening(BaseModel):
@@ -30,7 +30,7 @@ class User:
     Messages carry a sequence number, so that a retried request cannot advance the user twice.
     """
 
-    def __init__(self, session: World, server: str) -> None:
+    def __init__(self, session: TurnSession, server: str) -> None:
         self._session, self._server, self._seq = session, server, 0
 
     async def open(self, trace: Trace) -> None:

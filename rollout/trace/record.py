@@ -196,11 +196,6 @@ class Trace(Segment):
         self.context = list(prompt_ids)
         self._exempt_numbers()
 
-    def unshare_context(self) -> None:
-        """Continue with a copy of the context, since another has kept the list."""
-        self.context = list(self.context)
-        exempt(self.context)
-
     def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
         """Append a completion, its ids exactly as sampled. Masked thinking stays in the context and out of the loss."""
         self._apply(edit)

@@ -50,8 +50,8 @@ HEADERS = {
 _CACHED = 64
 """Answers that are kept until the index changes."""
 
-Answer = Callable[[Pages, dict[str, str]], Any]
-ANSWERS: dict[str, Answer] = {
+Responder = Callable[[Pages, dict[str, str]], Any]
+ANSWERS: dict[str, Responder] = {
     "runs": lambda pages, given: pages.series(given),
     "list": lambda pages, given: pages.list(given),
     "trajectory": lambda pages, given: pages.trajectory(given.get("id", "")),
@@ -146,7 +146,7 @@ def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining, tok
         # the generation, since SQLite counts versions by connection.
         version = (reader.generation, await reader.run(lambda pages: pages.version()))
         if name == "state":
-            answer: Answer = lambda pages, _: pages.state()  # noqa: E731  # one of the others, with more in it
+            answer: Responder = lambda pages, _: pages.state()  # noqa: E731  # one of the others, with more in it
         elif name in ANSWERS:
             answer = ANSWERS[name]
         else:

@@ -1,5 +1,6 @@
 """What servers ask for within calls, and what they say by the way: real servers of both eras, over every transport."""
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,10 +18,11 @@ from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
 from gateway.config.models import SamplingConfig
-from gateway.connection.answerers import Sampler, result
+from gateway.connection.answerers import Sampler
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.server_events import NotificationKind, RequestKind, ServerEvents
 from mcp_servers.kit import InProcess
+from mcp_wire.chat_api import ApiError, Completion, parsed
 
 pytestmark = [
     pytest.mark.anyio,
@@ -209,7 +211,7 @@ async def test_a_model_that_is_not_there_is_told_once_with_its_place_and_no_pass
     sampling = {"url": "http://user:hunter2@127.0.0.1:9/v1", "model": "m"}
     async with leased("in_process", sampling=sampling) as session:
         said = (
-            r"^shop/summarize: sampling: nothing answers at 127\.0\.0\.1:9 \(ConnectError\): start the endpoint.*url$"
+            r"^shop/summarize: sampling: 127\.0\.0\.1:9: nothing answers \(ConnectError\): start the endpoint.*address$"
         )
         with pytest.raises(RequestRefused, match=said):
             await session.call("summarize", {"text": "x"})
@@ -427,8 +429,8 @@ async def test_a_call_that_was_begun_is_not_taken_for_one_that_never_arrived() -
 @pytest.mark.parametrize("stop", [{"type": "stop"}, ["stop"], 3])
 def test_a_completion_that_ended_for_no_stated_reason_is_no_completion(stop: Any) -> None:
     choice = {"message": {"content": "yes"}, "finish_reason": stop}
-    with pytest.raises(ValueError, match="finish_reason is no text"):
-        result({"choices": [choice]}, SamplingConfig(url="http://h/v1", model="m"))
+    with pytest.raises(ApiError, match=r"choices.0.finish_reason: Input should be a valid string"):
+        parsed(Completion, json.dumps({"choices": [choice]}).encode())
 
 
 async def test_a_completion_that_is_nested_without_end_is_a_refusal() -> None:
@@ -437,5 +439,5 @@ async def test_a_completion_that_is_nested_without_end_is_a_refusal() -> None:
 
     asked = {"messages": [{"role": "user", "content": {"type": "text", "text": "Say."}}], "maxTokens": 9}
     async with listening(nested) as url:
-        with pytest.raises(RequestRefused, match="nested too deeply"):
+        with pytest.raises(RequestRefused, match="recursion limit exceeded"):
             await Sampler(SamplingConfig(url=url, model="m")).complete(asked)

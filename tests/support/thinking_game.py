@@ -63,7 +63,7 @@ class Logged:
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         said = await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
         logprobs = [-(len(self.log) + 1) - index / 1000 for index in range(len(said.ids))]
-        self.log.append({"prompt_ids": ids, "token_ids": said.ids, "log_probs": logprobs})
+        self.log.append({"prompt_ids": list(ids), "token_ids": said.ids, "log_probs": logprobs})
         return Completion(ids=said.ids, logprobs=logprobs, finish_reason=said.finish_reason, weights_version=(3, 4))
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from gateway.types import ToolDefinition
 from rollout.doctor.comparison import Reference, side_by_side
-from rollout.doctor.isolation import Answer, Run, Step
+from rollout.doctor.isolation import ProbeAnswer, Run, Step
 from rollout.doctor.plan import ProbeCall, Script
 from rollout.doctor.report import IsolationVerdict
 from rollout.doctor.tool_words import Sort
-from rollout.doctor.verdict import World, isolation_of
+from rollout.doctor.verdict import Visit, isolation_of
 
 LEAKS, APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 STATELESS, UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN
@@ -29,7 +29,7 @@ def script(*calls: ProbeCall) -> Script:
 
 
 def run(made: Script, *answers: str) -> Run:
-    steps = [Step(each, "{}", Answer(text)) for each, text in zip(made.calls, answers, strict=True)]
+    steps = [Step(each, "{}", ProbeAnswer(text)) for each, text in zip(made.calls, answers, strict=True)]
     return Run(steps)
 
 
@@ -55,33 +55,33 @@ def test_a_verdict_follows_from_answers_that_differ(
     made: Script, alone: tuple[str, ...], after_another: tuple[str, ...], found: IsolationVerdict
 ) -> None:
     others = run(made, *after_another), run(made, *after_another)
-    world = World(scope="process", script=made, first=run(made, *alone), second=others[0], third=others[1])
-    reference = Reference([world.first, run(made, *alone)])
-    assert isolation_of(world, reference).verdict is found
+    visit = Visit(scope="process", script=made, first=run(made, *alone), second=others[0], third=others[1])
+    reference = Reference([visit.first, run(made, *alone)])
+    assert isolation_of(visit, reference).verdict is found
 
 
 def test_sharing_is_safe_only_if_every_tool_was_seen_at_work() -> None:
     made = script(GET, PUT, GET, COMPUTE)
     answers = ("nothing", "stored", "probe", "Error: invalid expression")
     first, second, third = (run(made, *answers) for _ in range(3))
-    world = World(scope="shared", script=made, first=first, second=second, third=third)
-    found = isolation_of(world, Reference([world.first, run(made, *answers)]))
+    visit = Visit(scope="shared", script=made, first=first, second=second, third=third)
+    found = isolation_of(visit, Reference([visit.first, run(made, *answers)]))
     assert found.verdict is UNKNOWN and "compute was answered with 'Error: invalid expression'" in found.evidence
 
 
 def test_what_fresh_leases_answer_differently_is_no_leak() -> None:
     made = script(COMPUTE)
     fresh = [run(made, f"seed 7 {number}") for number in (31, 62)]
-    assert not Reference(fresh).differs(0, Answer("seed 7 93"))
-    assert Reference(fresh).differs(0, Answer("seed 8 93"))
-    assert not Reference([run(made, "it is 09:15:01 now")]).differs(0, Answer("it is 09:15:02 now"))
+    assert not Reference(fresh).differs(0, ProbeAnswer("seed 7 93"))
+    assert Reference(fresh).differs(0, ProbeAnswer("seed 8 93"))
+    assert not Reference([run(made, "it is 09:15:01 now")]).differs(0, ProbeAnswer("it is 09:15:02 now"))
 
 
 def test_the_size_of_a_file_that_holds_the_time_is_no_leak() -> None:
     made = script(GET)
     reference = Reference([run(made, "Saved book.xlsx [application/vnd.sheet, 5189 bytes]")] * 2)
-    assert not reference.differs(0, Answer("Saved book.xlsx [application/vnd.sheet, 5190 bytes]"))
-    assert reference.differs(0, Answer("Saved other.xlsx [application/vnd.sheet, 5189 bytes]"))
+    assert not reference.differs(0, ProbeAnswer("Saved book.xlsx [application/vnd.sheet, 5190 bytes]"))
+    assert reference.differs(0, ProbeAnswer("Saved other.xlsx [application/vnd.sheet, 5189 bytes]"))
 
 
 def test_what_only_sometimes_works_is_flaky() -> None:
@@ -91,5 +91,5 @@ def test_what_only_sometimes_works_is_flaky() -> None:
 
 
 def test_excerpts_show_the_part_that_differs() -> None:
-    here, there = side_by_side(Answer("x" * 500 + " plum"), Answer("x" * 500 + " pear"))
+    here, there = side_by_side(ProbeAnswer("x" * 500 + " plum"), ProbeAnswer("x" * 500 + " pear"))
     assert here.endswith("plum'") and there.endswith("pear'") and len(here) < 80

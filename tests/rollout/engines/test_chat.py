@@ -23,10 +23,11 @@ from structlog.testing import capture_logs
 from worlds import environment, opened, task
 
 from examples.bisecting_policy import halve
+from mcp_wire.chat_api import retry_after_s
 from rollout.engines.chat import ChatEngine, Reply, read_context
 from rollout.engines.chat_endpoints import opened_endpoint
 from rollout.engines.engine import EngineOptions
-from rollout.engines.http import EngineHttp, Lost, retry_after_s
+from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.task import Origin, sampling_seed
 from rollout.loop.limits import Limits

@@ -159,7 +159,7 @@ async def test_each_context_is_a_prefix_of_the_next_under_an_agent_too(tmp_path:
 
     class Watching(ScriptedPolicy):
         async def generate(self, ids: list[int], **bounds: Any) -> Any:
-            seen.append(ids)
+            seen.append(list(ids))
             return await super().generate(ids, **bounds)
 
     async def policy_for(_: object) -> Watching:

@@ -101,7 +101,7 @@ async def test_each_context_is_a_prefix_of_the_next(tmp_path: Path) -> None:
 
     class Watching:
         async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-            seen.append(ids)
+            seen.append(list(ids))
             sampled = TOKENS.encode(script[turn] + IM_END)
             return Completion(ids=sampled, logprobs=[0.0] * len(sampled))
 
