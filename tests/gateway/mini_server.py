@@ -82,6 +82,13 @@ def text(value, **more):
     return {"content": [{"type": "text", "text": str(value)}], **more}
 
 
+def hangs():
+    """For ever; a file says so where the environment names one."""
+    if "HANGS" in os.environ:
+        open(os.environ["HANGS"], "w").close()
+    threading.Event().wait()
+
+
 def call(name, arguments, meta, request_id):
     trajectory = meta.get("mcp-rollout/trajectory")
     match name:
@@ -103,10 +110,10 @@ def call(name, arguments, meta, request_id):
             return text("both were here")
         case "hang":
             STORE[trajectory] = STORE.get(trajectory, "") + "hung;"
-            threading.Event().wait()
+            hangs()
         case "freeze":
             WRITE.acquire()  # so that nothing more is answered
-            threading.Event().wait()
+            hangs()
         case "die":
             sys.stderr.write("the disk is on fire\n")
             sys.stderr.flush()
