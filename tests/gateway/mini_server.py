@@ -14,7 +14,7 @@ import time
 OBJECT = {"type": "object"}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 STORE = {}
-LISTED, RESETS = [], []
+LISTED, RESETS, FROZEN = [], [], []
 BOTH = threading.Barrier(2)
 WRITE = threading.Lock()
 
@@ -67,6 +67,8 @@ TOOLS = {
 
 
 def send(message):
+    if FROZEN:
+        hangs()
     with WRITE:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
         sys.stdout.buffer.flush()
@@ -112,7 +114,7 @@ def call(name, arguments, meta, request_id):
             STORE[trajectory] = STORE.get(trajectory, "") + "hung;"
             hangs()
         case "freeze":
-            WRITE.acquire()  # so that nothing more is answered
+            FROZEN.append(1)
             hangs()
         case "die":
             sys.stderr.write("the disk is on fire\n")

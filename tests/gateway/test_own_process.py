@@ -93,9 +93,7 @@ async def test_a_harness_that_does_not_answer_is_a_failure(mini: Entry, config: 
             await clock.outlast(session.invoke(Role.SCORE, {"messages": []}, server="world"), LIMIT_S)
 
 
-async def test_a_replay_answers_as_the_process_did(
-    mini: Entry, config: Config, clock: Clock, tmp_path: Path
-) -> None:
+async def test_a_replay_answers_as_the_process_did(mini: Entry, config: Config, clock: Clock, tmp_path: Path) -> None:
     made = config(world=mini("freeze", "pid", scope="process", call_timeout_s=LIMIT_S, close_timeout_s=0.5))
 
     async def called(gate: Gateway) -> list[tuple[str, CallFault | None]]:

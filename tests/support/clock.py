@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -31,7 +32,10 @@ class Clock:
             await anyio.lowlevel.checkpoint()
 
     async def outlast(self, call: Coroutine[Any, Any, T], seconds: float) -> T:
-        """What a call comes to that hangs for so long. It hangs once every task waits: nothing else may be under way."""
+        """What a call comes to that hangs for so long.
+
+        It hangs once every task waits: nothing else may be under way.
+        """
         task = asyncio.ensure_future(call)
         try:
             await self.advance(seconds)
@@ -41,18 +45,29 @@ class Clock:
 
     @asynccontextmanager
     async def passing(self, seconds: float, *, whenever: Callable[[], bool]) -> AsyncIterator[None]:
-        """Within the block so many seconds pass each time that `whenever` becomes true."""
+        """Within the block so many seconds pass whenever `whenever`, which is asked again and again, is true."""
 
         async def watch() -> None:
             while True:
-                while not whenever():
-                    await asyncio.sleep(0.005)
-                await self.advance(seconds)
-                while whenever():
-                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)
+                if whenever():
+                    await self.advance(seconds)
 
         watching = asyncio.ensure_future(watch())
         try:
             yield
         finally:
             watching.cancel()
+
+
+def made(file: Path) -> Callable[[], bool]:
+    """Whether another process has made the file since it was last asked; each answer deletes it."""
+
+    def found() -> bool:
+        try:
+            file.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskStatus
-from clock import Clock
+from clock import Clock, made
 from served import RawClient, at, remote, served, until_free
 
 from gateway import Gateway, GatewayConfig, GatewayError
@@ -77,21 +77,20 @@ async def test_errors_cross_as_themselves(
 ) -> None:
     clock, hung = Clock(monkeypatch), tmp_path / "hung"
     bounds = {"call_timeout_s": 10, "env": {"HANGS": str(hung)}}
-    made = config(store=mini("die", "hang", "echo", scope="process", **bounds))
-    async with remote(made) as (gateway, _):
+    servers = config(store=mini("die", "hang", "echo", scope="process", **bounds))
+    async with remote(servers) as (gateway, _):
         async with gateway.lease(trajectory="a", task=None, seed=1) as session:
             with pytest.raises(GatewayError) as caught:
                 await session.call("die", {})
             assert caught.value.code == "delivery_unknown"
             assert (caught.value.server, caught.value.tool) == ("store", "die")
         async with gateway.lease(trajectory="b", task=None, seed=1) as session:
-            async with clock.passing(10, whenever=hung.exists):
+            async with clock.passing(10, whenever=made(hung)):
                 result = await session.call("hang", {})  # in its own process: the host says that the policy caused it
             assert result.fault is CallFault.TIMED_OUT and "hang timed out: no answer within 10 s" in result.text
-    hung.unlink()
     async with remote(config(store=mini("hang", **bounds))) as (gateway, _):
         async with gateway.lease(trajectory="c", task=None, seed=1) as session:
-            async with clock.passing(10, whenever=hung.exists):
+            async with clock.passing(10, whenever=made(hung)):
                 with pytest.raises(CallTimeout):
                     await session.call("hang", {})
 
