@@ -14,7 +14,7 @@ import time
 OBJECT = {"type": "object"}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 STORE = {}
-LISTED, RESETS = [], []
+LISTED, RESETS, FROZEN = [], [], []
 BOTH = threading.Barrier(2)
 WRITE = threading.Lock()
 
@@ -67,6 +67,8 @@ TOOLS = {
 
 
 def send(message):
+    if FROZEN:
+        hangs()
     with WRITE:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
         sys.stdout.buffer.flush()
@@ -80,6 +82,13 @@ def raw(data):
 
 def text(value, **more):
     return {"content": [{"type": "text", "text": str(value)}], **more}
+
+
+def hangs():
+    """For ever; a file says so where the environment names one."""
+    if "HANGS" in os.environ:
+        open(os.environ["HANGS"], "w").close()
+    threading.Event().wait()
 
 
 def call(name, arguments, meta, request_id):
@@ -103,10 +112,10 @@ def call(name, arguments, meta, request_id):
             return text("both were here")
         case "hang":
             STORE[trajectory] = STORE.get(trajectory, "") + "hung;"
-            threading.Event().wait()
+            hangs()
         case "freeze":
-            WRITE.acquire()  # so that nothing more is answered
-            threading.Event().wait()
+            FROZEN.append(1)
+            hangs()
         case "die":
             sys.stderr.write("the disk is on fire\n")
             sys.stderr.flush()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
+from clock import Clock
 from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
@@ -103,7 +104,7 @@ class Shop:
 
 def config(**more: Any) -> GatewayConfig:
     # The factory does not exist: a replay that started the server would fail.
-    entry = {"factory": "unused:unused", "required": True, "call_timeout_s": 0.3, **more.pop("entry", {})}
+    entry = {"factory": "unused:unused", "required": True, "call_timeout_s": 60, **more.pop("entry", {})}
     return GatewayConfig.model_validate({"servers": {"shop": entry}, "elicitation": {"server": "shop"}, **more})
 
 
@@ -267,14 +268,14 @@ async def test_what_is_missing_is_live_with_the_trajectorys_state(tmp_path: Path
             assert (await session.call("order", {})).text == "ordered 8"
 
 
-async def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
+async def test_failures_are_replayed_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, clock = tmp_path / "a.jsonl", Clock(monkeypatch)
 
     async def failures(gateway: Gateway) -> list[str]:
         found: list[str] = []
         with pytest.raises(CallTimeout) as timeout:
             async with lease(gateway) as session:
-                await session.call("hang", {})
+                await clock.outlast(session.call("hang", {}), 60)
         with pytest.raises(HarnessError) as refused:
             async with lease(gateway, 1, task="broken"):
                 pass
@@ -290,11 +291,16 @@ async def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:
 async def test_a_call_that_was_cut_short_is_cut_short_again(tmp_path: Path) -> None:
     path, made = tmp_path / "a.jsonl", config(entry={"call_timeout_s": 30})
 
+    async def hang(session: Session) -> None:
+        await session.call("hang", {})
+        raise AssertionError("it is never answered")
+
     async def cut(gateway: Gateway) -> None:
         async with lease(gateway) as session:
-            with anyio.move_on_after(0.05) as scope:
-                await session.call("hang", {})
-            assert scope.cancelled_caught
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hang, session)
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
             assert (await session.call("add", {"n": 1})).text.startswith("6 ")
 
     async with recording(path, Shop(), made) as gateway:

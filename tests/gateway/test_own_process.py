@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from clock import Clock
 
 from gateway import Gateway, GatewayConfig
 from gateway.cassette.reading import Cassette
@@ -17,7 +18,14 @@ from gateway.types import CallFault, Role, ToolResult
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
+LIMIT_S = 60
+"""Of a call: the clock is moved past it while a call hangs."""
 TIMED_OUT, SERVER_GONE = CallFault.TIMED_OUT, CallFault.SERVER_GONE
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
 def lease(gate: Gateway, trajectory: str = "t") -> Any:
@@ -26,15 +34,15 @@ def lease(gate: Gateway, trajectory: str = "t") -> Any:
 
 @pytest.mark.parametrize("scope", ["process", "session"])
 async def test_a_call_that_hangs_a_process_of_its_own_times_out_and_is_sent_once(
-    mini: Entry, config: Config, scope: str
+    mini: Entry, config: Config, scope: str, clock: Clock
 ) -> None:
-    entry = mini("hang", "get", "pid", scope=scope, call_timeout_s=0.3)
+    entry = mini("hang", "get", "pid", scope=scope, call_timeout_s=LIMIT_S)
     async with Gateway(config(world=entry)) as gate:
         async with lease(gate) as session:
-            result = await session.call("hang", {})
-            assert (result.is_error, result.fault, result.elapsed_s) == (True, TIMED_OUT, 0.3)
+            result = await clock.outlast(session.call("hang", {}), LIMIT_S)
+            assert (result.is_error, result.fault, result.elapsed_s) == (True, TIMED_OUT, LIMIT_S)
             assert result.text == (
-                "hang timed out: no answer within 0.3 s. It may have taken effect, and may still be running."
+                "hang timed out: no answer within 60 s. It may have taken effect, and may still be running."
             )
             assert (await session.call("get", {})).text == "hung;"
             pid = (await session.call("pid", {})).text
@@ -42,13 +50,14 @@ async def test_a_call_that_hangs_a_process_of_its_own_times_out_and_is_sent_once
             assert (await session.call("pid", {})).text != pid
 
 
-async def test_a_process_that_answers_nothing_after_a_call_is_gone(mini: Entry, config: Config) -> None:
-    entry = mini("freeze", "pid", scope="process", call_timeout_s=0.3, close_timeout_s=0.5)
+async def test_a_process_that_answers_nothing_after_a_call_is_gone(mini: Entry, config: Config, clock: Clock) -> None:
+    entry = mini("freeze", "pid", scope="process", call_timeout_s=LIMIT_S, close_timeout_s=0.5)
     async with Gateway(config(world=entry, other=mini("echo"))) as gate, lease(gate) as session:
-        results: list[ToolResult] = [await session.call("freeze", {})]
+        results: list[ToolResult] = [await clock.outlast(session.call("freeze", {}), LIMIT_S)]
         connection = session.connection("world")
-        results.append(await session.call("pid", {}))  # in flight when the probe of the connection ends it
-        with anyio.fail_after(10):
+        # In flight when the probe of the connection ends it.
+        results.append(await clock.outlast(session.call("pid", {}), LIMIT_S))
+        with anyio.fail_after(50):
             await connection.done.wait()
         results.append(await session.call("pid", {}))
         assert results[0].fault is TIMED_OUT and results[1].fault in (TIMED_OUT, SERVER_GONE)
@@ -57,37 +66,39 @@ async def test_a_process_that_answers_nothing_after_a_call_is_gone(mini: Entry, 
         assert (await session.call("echo", {"text": "still here"})).text == "still here"
 
 
-async def test_a_hang_in_a_process_of_others_is_a_failure(mini: Entry, config: Config) -> None:
-    async with Gateway(config(world=mini("hang", call_timeout_s=0.3))) as gate, lease(gate) as session:
+async def test_a_hang_in_a_process_of_others_is_a_failure(mini: Entry, config: Config, clock: Clock) -> None:
+    async with Gateway(config(world=mini("hang", call_timeout_s=LIMIT_S))) as gate, lease(gate) as session:
         with pytest.raises(CallTimeout) as timeout:
-            await session.call("hang", {})
+            await clock.outlast(session.call("hang", {}), LIMIT_S)
     assert timeout.value.fault is None
 
 
-async def test_a_hang_in_a_process_that_served_others_before_is_a_failure(mini: Entry, config: Config) -> None:
-    entry = mini("hang", "reset", scope="process", leases_per_process=2, max_processes=1, call_timeout_s=0.3)
+async def test_a_hang_in_a_process_that_served_others_before_is_a_failure(
+    mini: Entry, config: Config, clock: Clock
+) -> None:
+    entry = mini("hang", "reset", scope="process", leases_per_process=2, max_processes=1, call_timeout_s=LIMIT_S)
     async with Gateway(config(world=entry)) as gate:
         async with lease(gate, "before"):
             pass
         async with lease(gate) as session:
             with pytest.raises(CallTimeout):
-                await session.call("hang", {})
+                await clock.outlast(session.call("hang", {}), LIMIT_S)
 
 
-async def test_a_harness_that_does_not_answer_is_a_failure(mini: Entry, config: Config) -> None:
-    entry = mini("freeze", "score", scope="process", call_timeout_s=0.3, close_timeout_s=0.5)
+async def test_a_harness_that_does_not_answer_is_a_failure(mini: Entry, config: Config, clock: Clock) -> None:
+    entry = mini("freeze", "score", scope="process", call_timeout_s=LIMIT_S, close_timeout_s=0.5)
     async with Gateway(config(world=entry)) as gate, lease(gate) as session:
-        assert (await session.call("freeze", {})).fault is TIMED_OUT
+        assert (await clock.outlast(session.call("freeze", {}), LIMIT_S)).fault is TIMED_OUT
         with pytest.raises((CallTimeout, HarnessError)):
-            await session.invoke(Role.SCORE, {"messages": []}, server="world")
+            await clock.outlast(session.invoke(Role.SCORE, {"messages": []}, server="world"), LIMIT_S)
 
 
-async def test_a_replay_answers_as_the_process_did(mini: Entry, config: Config, tmp_path: Path) -> None:
-    made = config(world=mini("freeze", "pid", scope="process", call_timeout_s=0.3, close_timeout_s=0.5))
+async def test_a_replay_answers_as_the_process_did(mini: Entry, config: Config, clock: Clock, tmp_path: Path) -> None:
+    made = config(world=mini("freeze", "pid", scope="process", call_timeout_s=LIMIT_S, close_timeout_s=0.5))
 
     async def called(gate: Gateway) -> list[tuple[str, CallFault | None]]:
         async with lease(gate) as session:
-            results = [await session.call(name, {}) for name in ("freeze", "pid", "pid")]
+            results = [await clock.outlast(session.call(name, {}), LIMIT_S) for name in ("freeze", "pid", "pid")]
         return [(result.text, result.fault) for result in results]
 
     recorder = Recorder(tmp_path / "a.jsonl")

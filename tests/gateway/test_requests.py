@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 import pytest
+from clock import Clock
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
 from mcp_types import CreateMessageResult, SamplingMessage, TextContent
@@ -92,7 +93,8 @@ async def leased(
     """A session with `shop` over a transport, and `servers` in process."""
     in_process = transport in ("in_process", "in_lines")
     local = {"shop": shop(), **(servers or {})} if in_process else (servers or {})
-    entries: dict[str, Any] = {name: {"factory": "unused:unused", "required": True} for name in local}
+    unused = {"factory": "unused:unused", "required": True, "call_timeout_s": 600}
+    entries: dict[str, Any] = {name: unused for name in local}
 
     def connect(_: Any, name: str) -> Any:
         found = local.get(name)
@@ -234,28 +236,24 @@ async def test_an_answer_that_takes_too_long_is_given_up(transport: str) -> None
 
 
 @pytest.mark.parametrize("transport", ["in_process", "in_lines", "http", "stdio-handshake"])
-async def test_waiting_for_an_answer_does_not_use_up_the_calls_own_time(transport: str) -> None:
-    simulator = MCPServer("customer", log_level="ERROR")
-
-    @simulator.tool(name="elicit", meta={"mcp-rollout/role": "elicit"})
-    async def elicit() -> dict[str, Any]:
-        await anyio.sleep(1.5)
-        return {"action": "accept", "content": {"n": 1}}
-
+async def test_waiting_for_an_answer_does_not_use_up_the_calls_own_time(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with leased(
         transport,
-        servers={"customer": simulator},
-        elicitation={"server": "customer"},
-        entry={"call_timeout_s": 1},
+        servers={"customer": patient(Clock(monkeypatch), 90)},
+        elicitation={"server": "customer", "timeout_s": 600},
+        entry={"call_timeout_s": 60},
     ) as session:
         assert not (await session.call("order", {"item": "tea"})).is_error
 
 
-async def test_a_call_that_hangs_after_its_answer_still_times_out() -> None:
-    async with leased("stdio-handshake", entry={"call_timeout_s": 0.3}) as session:
+async def test_a_call_that_hangs_after_its_answer_still_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    async with leased("stdio-handshake", entry={"call_timeout_s": 60}) as session:
         await session.call("order", {"item": "tea"})
         with pytest.raises(CallTimeout):
-            await session.call("wait", {"s": 30})
+            await clock.outlast(session.call("wait", {"s": 600}), 60)
 
 
 async def test_a_server_that_keeps_asking_is_stopped() -> None:
@@ -305,32 +303,36 @@ async def test_on_a_shared_line_a_question_that_names_no_call_is_refused_unless_
     assert not answered.is_error and '"n": 2' in answered.text
 
 
-def patient(pause_s: float) -> MCPServer:
-    """A user simulator that takes its time."""
+def patient(clock: Clock, pause_s: float, over: Callable[[], Any] = lambda: None) -> MCPServer:
+    """A user simulator that takes its time, and calls `over` then."""
     server = MCPServer("customer", log_level="ERROR")
 
     @server.tool(name="elicit", meta={"mcp-rollout/role": "elicit"})
     async def elicit() -> dict[str, Any]:
-        await anyio.sleep(pause_s)
+        await clock.advance(pause_s)
+        over()
         return {"action": "accept", "content": {"n": 1}}
 
     return server
 
 
-async def test_a_question_that_names_no_call_belongs_to_all_calls_in_flight_and_stops_all_their_clocks() -> None:
+async def test_a_question_that_names_no_call_belongs_to_all_calls_in_flight_and_stops_all_their_clocks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     results: list[ToolResult] = []
+    file = tmp_path / "answered"
     async with leased(
         "stdio-handshake",
-        servers={"customer": patient(1.5)},
-        elicitation={"server": "customer"},
-        entry={"call_timeout_s": 1},
+        servers={"customer": patient(Clock(monkeypatch), 90, file.touch)},
+        elicitation={"server": "customer", "timeout_s": 600},
+        entry={"call_timeout_s": 60},
     ) as session:
 
         async def call(name: str, arguments: dict[str, Any]) -> None:
             results.append(await session.call(name, arguments))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call, "wait", {"s": 1.4})  # longer than its own time, less what the user took
+            tasks.start_soon(call, "wait", {"file": str(file)})  # longer than its own time, less what the user took
             await anyio.wait_all_tasks_blocked()
             tasks.start_soon(call, "order", {})
         (request,) = session.drain_server_events().requests
@@ -338,13 +340,15 @@ async def test_a_question_that_names_no_call_belongs_to_all_calls_in_flight_and_
     assert [result.is_error for result in results] == [False, False]
 
 
-async def test_a_question_that_waits_for_the_user_to_answer_another_one_keeps_its_own_time() -> None:
+async def test_a_question_that_waits_for_the_user_to_answer_another_one_keeps_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     results: list[ToolResult] = []
     async with leased(
         "stdio-handshake",
-        servers={"customer": patient(0.7)},
-        elicitation={"server": "customer", "timeout_s": 1.2},
-        entry={"call_timeout_s": 1},
+        servers={"customer": patient(Clock(monkeypatch), 70)},
+        elicitation={"server": "customer", "timeout_s": 120},
+        entry={"call_timeout_s": 60},
     ) as session:
 
         async def order() -> None:

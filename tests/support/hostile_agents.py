@@ -17,6 +17,8 @@ from rollout.loop.turns import TrajectoryOver, Turns
 
 KEPT: list[Turns] = []
 """What `Keeper` keeps beyond its trajectory."""
+WAITING: list[object] = []
+"""The agents that wait for ever."""
 KEPT_TASKS: list[asyncio.Task[Any]] = []
 """What `Leaves` leaves running."""
 
@@ -165,6 +167,7 @@ class Stubborn:
     async def play(self, turns: Turns) -> None:
         await turns.generate()
         await turns.call_tools()
+        WAITING.append(self)
         while True:
             try:
                 await anyio.sleep_forever()
@@ -177,6 +180,7 @@ class Immortal:
 
     async def play(self, turns: Turns) -> None:
         await turns.generate()
+        WAITING.append(self)
         while True:
             try:
                 await anyio.sleep_forever()
@@ -189,6 +193,7 @@ class Shielded:
 
     async def play(self, turns: Turns) -> None:
         await turns.generate()
+        WAITING.append(self)
         with anyio.CancelScope(shield=True):
             await anyio.sleep_forever()
 
@@ -199,6 +204,7 @@ class Swallows:
     async def play(self, turns: Turns) -> None:
         await turns.generate()
         await turns.call_tools()
+        WAITING.append(self)
         try:
             await anyio.sleep_forever()
         except asyncio.CancelledError:

@@ -4,9 +4,11 @@
 """
 
 import json
+import os
 import queue
 import sys
 import threading
+import time
 
 VERSION = sys.argv[1]
 ANSWERS = {}
@@ -60,7 +62,9 @@ def call(name, arguments, meta):
                 send({"method": "notifications/progress", "params": progress})
             return text("counted")
         case "wait":
-            threading.Event().wait(arguments["s"])
+            while not os.path.exists(arguments.get("file", "")) and "file" in arguments:
+                time.sleep(0.01)
+            threading.Event().wait(arguments.get("s", 0))
             return text("waited")
 
 

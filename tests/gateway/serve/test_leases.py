@@ -6,11 +6,13 @@ import asyncio
 import socket
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import TaskStatus
+from clock import Clock, made
 from served import RawClient, at, remote, served, until_free
 
 from gateway import Gateway, GatewayConfig, GatewayError
@@ -70,21 +72,27 @@ async def test_requests_carry_the_trajectory_and_the_seed(mini: Entries, config:
     assert "the one" in said and "41" in said
 
 
-async def test_errors_cross_as_themselves(mini: Entries, config: Config) -> None:
-    made = config(store=mini("die", "hang", "echo", scope="process", call_timeout_s=0.3))
-    async with remote(made) as (gateway, _):
+async def test_errors_cross_as_themselves(
+    mini: Entries, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, hung = Clock(monkeypatch), tmp_path / "hung"
+    bounds = {"call_timeout_s": 10, "env": {"HANGS": str(hung)}}
+    servers = config(store=mini("die", "hang", "echo", scope="process", **bounds))
+    async with remote(servers) as (gateway, _):
         async with gateway.lease(trajectory="a", task=None, seed=1) as session:
             with pytest.raises(GatewayError) as caught:
                 await session.call("die", {})
             assert caught.value.code == "delivery_unknown"
             assert (caught.value.server, caught.value.tool) == ("store", "die")
         async with gateway.lease(trajectory="b", task=None, seed=1) as session:
-            result = await session.call("hang", {})  # in its own process: the host says that the policy caused it
-            assert result.fault is CallFault.TIMED_OUT and "hang timed out: no answer within 0.3 s" in result.text
-    async with remote(config(store=mini("hang", call_timeout_s=0.3))) as (gateway, _):
+            async with clock.passing(10, whenever=made(hung)):
+                result = await session.call("hang", {})  # in its own process: the host says that the policy caused it
+            assert result.fault is CallFault.TIMED_OUT and "hang timed out: no answer within 10 s" in result.text
+    async with remote(config(store=mini("hang", **bounds))) as (gateway, _):
         async with gateway.lease(trajectory="c", task=None, seed=1) as session:
-            with pytest.raises(CallTimeout):
-                await session.call("hang", {})
+            async with clock.passing(10, whenever=made(hung)):
+                with pytest.raises(CallTimeout):
+                    await session.call("hang", {})
 
 
 async def test_places_are_the_hosts_and_leases_wait_for_them(mini: Entries, config: Config) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import hostile_agents
 import pytest
-from hostile_agents import EDITS, KEPT
+from clock import Clock
+from hostile_agents import EDITS, KEPT, WAITING
 from mcp.server.mcpserver import Context, MCPServer
 from worlds import ROLE, play, saying
 
@@ -23,7 +25,14 @@ from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 TEXTS = [hermes.write(calls=[Call(name="bump", arguments={"by": number})]) for number in (1, 2)] + ["Three."]
-QUICK = Limits(response_tokens=20_000, wall_clock_s=0.5, agent_close_timeout_s=0.1)
+A_MINUTE = Limits(response_tokens=20_000, wall_clock_s=60, agent_close_timeout_s=0.1)
+
+
+@pytest.fixture
+async def at_the_end(monkeypatch: pytest.MonkeyPatch) -> AbstractAsyncContextManager[None]:
+    """Moves the clock to the end of the minute once the agent waits for ever."""
+    WAITING.clear()
+    return Clock(monkeypatch).passing(60, whenever=lambda: bool(WAITING) and bool(WAITING.pop()))
 
 
 def world() -> MCPServer:
@@ -137,15 +146,21 @@ async def test_an_agent_that_goes_on_after_the_end_is_stopped(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("agent", ["Stubborn", "Immortal", "Shielded"])
-async def test_an_agent_that_does_not_end_when_it_is_cancelled_is_stopped(tmp_path: Path, agent: str) -> None:
-    with anyio.fail_after(20):
-        trace = await rolled_out(agent, tmp_path, limits=QUICK)
+async def test_an_agent_that_does_not_end_when_it_is_cancelled_is_stopped(
+    tmp_path: Path, agent: str, at_the_end: AbstractAsyncContextManager[None]
+) -> None:
+    with anyio.fail_after(100):
+        async with at_the_end:
+            trace = await rolled_out(agent, tmp_path, limits=A_MINUTE)
         await anyio.lowlevel.checkpoint()  # nothing of the stop is left over for the caller
     assert failure(trace)[0] == "agent_timeout"
 
 
-async def test_a_cancellation_at_the_time_limit_that_the_agent_catches_is_still_the_time_limit(tmp_path: Path) -> None:
-    trace = await rolled_out("Swallows", tmp_path, limits=QUICK)
+async def test_a_cancellation_at_the_time_limit_that_the_agent_catches_is_still_the_time_limit(
+    tmp_path: Path, at_the_end: AbstractAsyncContextManager[None]
+) -> None:
+    async with at_the_end:
+        trace = await rolled_out("Swallows", tmp_path, limits=A_MINUTE)
     assert trace.stop_reason is StopReason.TIME_LIMIT and trace.failure is None
     assert trace.reward is not None and trace.reward.score == 0.1
 

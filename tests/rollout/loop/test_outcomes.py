@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from clock import Clock
 from mcp.server.mcpserver import MCPServer
 from mcp.types import CallToolResult
 from worlds import ROLE, play, saying
@@ -224,10 +225,14 @@ async def test_an_overlong_prompt_is_withdrawn_and_never_cut(tmp_path: Path) -> 
 
 
 class Endless:
-    """Samples until it is cancelled, and then gives what it has."""
+    """Samples until the minute of its trajectory is over, and then gives what it has."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         try:
+            await self._clock.advance(60)
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():  # the scope cancels the next wait as well
             sampled = TOKENS.encode("Half a sen")
@@ -235,12 +240,16 @@ class Endless:
         raise AssertionError
 
 
-async def test_what_an_engine_hands_over_at_the_deadline_is_recorded_and_scored(tmp_path: Path) -> None:
-    async def policy_for(_: object) -> Policy:
-        return Endless()
+async def test_what_an_engine_hands_over_at_the_deadline_is_recorded_and_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
 
-    limits = Limits(response_tokens=5000, wall_clock_s=0.2)
-    with anyio.fail_after(60):
+    async def policy_for(_: object) -> Policy:
+        return Endless(clock)
+
+    limits = Limits(response_tokens=5000, wall_clock_s=60)
+    with anyio.fail_after(600):
         trace = await play({"world": server()}, policy_for, tmp_path, limits=limits)
     assert trace.stop_reason is StopReason.TIME_LIMIT and not trace.is_withdrawn
     assert TOKENS.decode(trace.response_ids) == "Half a sen" and trace.loss_mask == [1] * 10
@@ -248,10 +257,15 @@ async def test_what_an_engine_hands_over_at_the_deadline_is_recorded_and_scored(
     assert trace.reward is not None and list(read_traces(tmp_path)) == [trace]
 
 
-async def test_a_generation_that_cannot_be_interrupted_ends_with_the_whole_turns_before_it(tmp_path: Path) -> None:
+async def test_a_generation_that_cannot_be_interrupted_ends_with_the_whole_turns_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+
     class Hanging:
         async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
             if turn:
+                await clock.advance(60)
                 await anyio.sleep_forever()
             sampled = TOKENS.encode(calling("hello") + IM_END)
             return Completion(ids=sampled, logprobs=[0.0] * len(sampled))
@@ -259,7 +273,7 @@ async def test_a_generation_that_cannot_be_interrupted_ends_with_the_whole_turns
     async def policy_for(_: object) -> Policy:
         return Hanging()
 
-    limits = Limits(response_tokens=5000, wall_clock_s=3.0)
+    limits = Limits(response_tokens=5000, wall_clock_s=60)
     trace = await play({"world": server()}, policy_for, tmp_path, limits=limits)
     assert trace.stop_reason is StopReason.TIME_LIMIT and len(trace.turns) == 1
     assert trace.reward is not None and trace.spans[-1].kind is SpanKind.CONTEXT

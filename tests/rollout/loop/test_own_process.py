@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clock import Clock, made
 from worlds import saying, task
 
 from gateway import Gateway
@@ -19,6 +20,7 @@ from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
+LIMIT_S = 60
 MINI = Path(__file__).parents[2] / "gateway" / "mini_server.py"
 
 
@@ -30,44 +32,52 @@ def calling(*names: str) -> str:
     return hermes.write(calls=[Call(name=name, arguments={}) for name in names])
 
 
-async def played(directory: Path, world: dict[str, Any], *texts: str, judge: str = "judge") -> Trace:
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def played(clock: Clock, directory: Path, world: dict[str, Any], *texts: str, judge: str = "judge") -> Trace:
+    """With a clock that moves to the end of a call once it hangs."""
+    hung = directory / "hung"
+    world |= {"call_timeout_s": LIMIT_S, "env": {"HANGS": str(hung)}}
     servers = {"world": world, "judge": entry("score")}
-    made = Environment.model_validate(
+    environment = Environment.model_validate(
         {"name": "test", "servers": servers, "reward": {"server": judge, "parts": ["found"]}}
     )
-    async with Gateway(made) as gateway:
+    async with Gateway(environment) as gateway, clock.passing(LIMIT_S, whenever=made(hung)):
         return await roll_out(
             Trace.begin("trajectory", task(), Origin()),
-            environment=made,
+            environment=environment,
             gateway=gateway,
             policy_for=saying(*texts),
             tokens=ByteTokens(),
             limits=Limits(response_tokens=20_000),
-            store=TraceStore(directory),
+            store=TraceStore(directory / "traces"),
         )
 
 
-async def test_a_policy_that_hangs_its_own_server_reads_so_goes_on_and_is_scored(tmp_path: Path) -> None:
-    world = entry("hang", "get", scope="process", call_timeout_s=0.3)
-    trace = await played(tmp_path, world, calling("hang"), calling("get"), "It hangs.")
+async def test_a_policy_that_hangs_its_own_server_reads_so_goes_on_and_is_scored(clock: Clock, tmp_path: Path) -> None:
+    world = entry("hang", "get", scope="process")
+    trace = await played(clock, tmp_path, world, calling("hang"), calling("get"), "It hangs.")
     assert trace.reward is not None and trace.reward.score == 0.25
     assert (trace.stop_reason, trace.failure) == (StopReason.ANSWERED, None)
     assert [(mark.kind, mark.detail) for mark in trace.turns[0].marks] == [(MarkKind.TIMED_OUT, "hang")]
     hang, get = [event for turn in trace.turns for event in turn.tools]
-    assert "hang timed out: no answer within 0.3 s" in trace.messages[2]["content"]
-    assert (hang.server, hang.resends, hang.elapsed_s) == ("world", 0, 0.3)
+    assert "hang timed out: no answer within 60 s" in trace.messages[2]["content"]
+    assert (hang.server, hang.resends, hang.elapsed_s) == ("world", 0, LIMIT_S)
     assert get.text == "hung;"
-    (stored,) = read_traces(tmp_path)
+    (stored,) = read_traces(tmp_path / "traces")
     assert stored.turns == trace.turns
 
 
-async def test_a_policy_that_meets_a_hung_server_of_others_is_withdrawn(tmp_path: Path) -> None:
-    trace = await played(tmp_path, entry("hang", call_timeout_s=0.3), calling("hang"), "It hangs.")
+async def test_a_policy_that_meets_a_hung_server_of_others_is_withdrawn(clock: Clock, tmp_path: Path) -> None:
+    trace = await played(clock, tmp_path, entry("hang"), calling("hang"), "It hangs.")
     assert trace.is_withdrawn and trace.failure is not None and trace.failure.kind == "call_timeout"
 
 
-async def test_a_policy_that_hangs_the_server_that_scores_it_is_withdrawn(tmp_path: Path) -> None:
-    world = entry("freeze", "score", scope="process", call_timeout_s=0.3, close_timeout_s=0.5)
-    trace = await played(tmp_path, world, calling("freeze"), "It hangs.", judge="world")
+async def test_a_policy_that_hangs_the_server_that_scores_it_is_withdrawn(clock: Clock, tmp_path: Path) -> None:
+    world = entry("freeze", "score", scope="process", close_timeout_s=0.5)
+    trace = await played(clock, tmp_path, world, calling("freeze"), "It hangs.", judge="world")
     assert trace.turns[0].marks[0].kind is MarkKind.TIMED_OUT
     assert trace.is_withdrawn and trace.failure is not None

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import anyio
 import pytest
+from clock import Clock
 from mcp.server.mcpserver import MCPServer
 from playing import read_environment
 from playing_samples import played
@@ -127,7 +128,9 @@ async def test_ids_and_logprobs_of_several_segments_and_of_closed_thoughts_come_
     assert max(turn.generations for turn in first.turns) == (1 if budget is None else 2)
 
 
-def breaking() -> dict[str, MCPServer]:
+def breaking(clock: Clock) -> dict[str, MCPServer]:
+    """Its tool `hang` outlasts calls that may take a minute."""
+    hanging = 0
     server = MCPServer("world", log_level="ERROR")
 
     @server.tool()
@@ -137,17 +140,23 @@ def breaking() -> dict[str, MCPServer]:
 
     @server.tool()
     async def hang(n: int) -> str:
-        """Answers in half a minute."""
-        await anyio.sleep(30)
+        """Answers when nobody waits any more."""
+        nonlocal hanging
+        hanging += 1
+        if hanging == 2:
+            await clock.advance(60)
+        await anyio.sleep_forever()
         return "too late"
 
     return {"world": server}
 
 
-async def test_a_world_that_broke_under_parallel_calls_breaks_again(tmp_path: Path) -> None:
-    running = breaking()
+async def test_a_world_that_broke_under_parallel_calls_breaks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = breaking(Clock(monkeypatch))
     made = environment(running)
-    servers = {name: entry.model_copy(update={"call_timeout_s": 0.2}) for name, entry in made.servers.items()}
+    servers = {name: entry.model_copy(update={"call_timeout_s": 60}) for name, entry in made.servers.items()}
     made = made.model_copy(update={"servers": servers})
     calls = [Call(name=name, arguments={"n": 1}) for name in ("fine", "hang", "hang", "fine")]
     script = [hermes.write(calls=[Call(name="fine", arguments={"n": 0})]), hermes.write(calls=calls)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
+from clock import Clock
 from mcp.server.mcpserver import MCPServer
 from omegaconf import OmegaConf
 from worlds import ROLE, play
@@ -133,23 +133,24 @@ async def test_logprobs_that_were_requested_and_are_missing_fail_the_turn() -> N
 class Slow(Client):
     """A server that needs longer than the trajectory's time, and keeps which requests it ended."""
 
-    def __init__(self, ids: list[int], stop_reason: str) -> None:
+    def __init__(self, clock: Clock, ids: list[int], stop_reason: str) -> None:
         super().__init__(ids, stop_reason)
         self.ended: list[int] = []
+        self._clock = clock
 
     async def generate(self, *, sampling_params: dict[str, Any], **_: Any) -> Any:
-        await anyio.sleep(1.5)
+        await self._clock.advance(60)
         self.ended.append(sampling_params["max_tokens"])
         return await super().generate(sampling_params=sampling_params)
 
 
 @pytest.mark.parametrize("budget", [None, 8])
 async def test_a_generation_outlasts_the_clock_and_is_recorded_scored_and_in_the_loss(
-    tmp_path: Path, budget: int | None
+    tmp_path: Path, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an abort, a cancelled request would go on in a server that verl takes for idle."""
     thought = ByteTokens().encode("<think>\n")
-    client = Slow(thought, "length")
+    client = Slow(Clock(monkeypatch), thought, "length")
     server = MCPServer("world", log_level="ERROR")
 
     @server.tool(meta={ROLE: "score"})
@@ -159,7 +160,7 @@ async def test_a_generation_outlasts_the_clock_and_is_recorded_scored_and_in_the
     async def policy_for(_: object) -> Any:
         return policy(client)
 
-    limits = Limits(response_tokens=5000, wall_clock_s=0.5)
+    limits = Limits(response_tokens=5000, wall_clock_s=60)
     fields: dict[str, Any] = {"reward": {"server": "world"}, "thinking": {"tokens_per_turn": budget}}
     trace = await play({"world": server}, policy_for, tmp_path, limits=limits, **fields)
     assert len(client.ended) == len(client.asked) == 1
@@ -169,7 +170,9 @@ async def test_a_generation_outlasts_the_clock_and_is_recorded_scored_and_in_the
     assert trace.reward is not None and trace.reward.score == 0.25
 
 
-async def test_calls_that_were_sampled_after_the_time_are_not_sent(tmp_path: Path) -> None:
+async def test_calls_that_were_sampled_after_the_time_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called: list[bool] = []
     server = MCPServer("world", log_level="ERROR")
 
@@ -179,10 +182,11 @@ async def test_calls_that_were_sampled_after_the_time_are_not_sent(tmp_path: Pat
         called.append(True)
         return "Hello."
 
-    client = Slow(ByteTokens().encode(hermes.write(calls=[Call(name="hello", arguments={})])), "completed")
+    sampled = ByteTokens().encode(hermes.write(calls=[Call(name="hello", arguments={})]))
+    client = Slow(Clock(monkeypatch), sampled, "completed")
 
     async def policy_for(_: object) -> Any:
         return policy(client)
 
-    trace = await play({"world": server}, policy_for, tmp_path, limits=Limits(response_tokens=5000, wall_clock_s=0.5))
+    trace = await play({"world": server}, policy_for, tmp_path, limits=Limits(response_tokens=5000, wall_clock_s=60))
     assert trace.stop_reason is StopReason.TIME_LIMIT and trace.ends_undelivered and called == []
