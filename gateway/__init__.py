@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-
 _HOMES = {
     "config.models": ("GatewayConfig", "ServerConfig"),
     "config.servers_file": ("load_servers",),

@@ -14,8 +14,8 @@ from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind
 from gateway.transport.http_client import certificates
 from gateway.types import Role, ToolDefinition
-from mcp_wire.control_text import break_control_text
 from mcp_wire import chat_api
+from mcp_wire.control_text import break_control_text
 
 _AT_ONCE = 64
 """Completions requested at a time."""
