@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.config.models import GatewayConfig, ServerConfig
+    from gateway.config.servers_file import load_servers
+    from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, LeaseTimeout, ServerUnavailable
+    from gateway.gateway import Gateway
+    from gateway.leases.session import Session
+    from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
 
 _HOMES = {
     "config.models": ("GatewayConfig", "ServerConfig"),
