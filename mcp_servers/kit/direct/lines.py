@@ -41,7 +41,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
 from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
-from mcp_servers.kit.direct.streams import Output
+from mcp_servers.kit.direct.streams import Messages, Output
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +267,8 @@ async def serve_stdio(server: MCPServer, calls: DirectCalls) -> None:
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(PipeOutput.standard())
         lines = LineServer(calls, output)
-        source = stack.enter_context(PipeInput.standard(lines.receive, lines.end, output))
-        lines.to_sdk = source.put
-        await lowlevel.run(source, output, lowlevel.create_initialization_options())
+        messages = Messages(lines.end)
+        lines.to_sdk = messages.put
+        stack.enter_context(PipeInput.standard(lines.receive, messages, output))
+        await lowlevel.run(messages, output, lowlevel.create_initialization_options())
         await output.finish()
