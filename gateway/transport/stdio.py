@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Protocol, cast
 
 import anyio
 import structlog
@@ -24,8 +24,6 @@ from mcp.shared.message import SessionMessage
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
-from gateway.transport.forked_process import ForkedProcess
-from gateway.transport.forks import Forks
 from gateway.transport.guard import exhausted, out_of_memory, rlimits
 from gateway.transport.line_calls import LineCalls, Outbox
 from gateway.transport.link import Link
@@ -47,6 +45,16 @@ _ABRUPT_S = 0.5
 """How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
 
 
+class Forks(Protocol):
+    """Forks processes of one server entry."""
+
+    async def start(
+        self, config: ServerConfig, protocol: asyncio.SubprocessProtocol, /
+    ) -> asyncio.SubprocessTransport | None:
+        """A process; None if it has to be spawned."""
+        ...
+
+
 class StdioTransport(asyncio.SubprocessProtocol):
     """Starts the server on entry, ends it and everything it started on exit; the pair it yields is mcp's streams.
 
@@ -63,7 +71,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
-        self._process: asyncio.SubprocessTransport | ForkedProcess | None = None
+        self._process: asyncio.SubprocessTransport | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
         self._lines: deque[bytes | Oversize] = deque()
@@ -222,7 +230,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         process = self._process
         if process is None:
             return
-        self._link.channel = None
         self._calls.close()
         source, output = self._calls.inbox.source, self._calls.outbox.pipe
         if source is not None and not source.is_closing():

@@ -21,7 +21,7 @@ from gateway.transport.memory import LineExchange, MemoryTransport
 from gateway.transport.oauth import Authority, AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
-from gateway.transport.wire import Listing
+from gateway.transport.tool_definitions import Listing
 
 if TYPE_CHECKING:
     from gateway.transport.forks import Forks

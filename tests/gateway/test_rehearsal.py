@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from gateway import Gateway, GatewayConfig, Session
 from gateway.errors import ServerUnavailable
 from gateway.leases.pool import Bundle, BundlePool
-from gateway.transport.wire import read_tools
+from gateway.transport.tool_definitions import read_tools
 
 pytestmark = pytest.mark.anyio
 
