@@ -24,7 +24,7 @@ from mcp.shared.message import SessionMessage
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
-from gateway.transport.guard import exhausted, out_of_memory, rlimits
+from gateway.transport.guard import exhausted, guarded, out_of_memory, rlimits
 from gateway.transport.line_calls import LineCalls, Outbox
 from gateway.transport.link import Link
 from mcp_wire.lines import LineSplitter, Oversize
@@ -32,7 +32,6 @@ from mcp_wire.streams import Inbox
 
 log = structlog.get_logger(__name__)
 
-_GUARD = Path(__file__).with_name("guard.py")
 _TAIL_BYTES = 8192
 _TAIL_LINES = 5
 _LINES_AT_ONCE = 100
@@ -130,9 +129,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             raise ProgramNotFound(f"cannot start {label!r}: no such program", server=self._name)
         argv = [command, *self._config.args]
         if sys.platform == "linux":
-            limits = rlimits(self._config.max_memory_mb, self._config.max_cpu_s)
-            # The guard replaces itself by the command: pid and pipes stay those of the child that asyncio watches.
-            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), limits, *argv]
+            argv = guarded(argv, rlimits(self._config.max_memory_mb, self._config.max_cpu_s))
         return argv, env
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:

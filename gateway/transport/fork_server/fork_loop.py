@@ -16,7 +16,6 @@ import sys
 import threading
 from typing import Any
 
-from fork_changes import Changes
 from fork_watch import count_threads
 
 _MESSAGE_BYTES = 1 << 18
@@ -40,6 +39,32 @@ class Mark:
         value = env.get(self._name, "").encode()
         if self._at and len(value) <= self._size:
             ctypes.memmove(self._at, value.ljust(self._size, b"\0"), self._size)
+
+
+class Changes:
+    """What the program has changed since this was made: the environment and the working directory.
+
+    A spawned process has changed both as well.
+    """
+
+    def __init__(self) -> None:
+        self._env, self._cwd = dict(os.environ), os.getcwd()
+
+    def make_again(self, env: dict[str, str], cwd: str) -> None:
+        """Give this process `env` and `cwd`, and change both as the program did."""
+        written = {name: value for name, value in os.environ.items() if self._env.get(name) != value}
+        removed = self._env.keys() - os.environ.keys()
+        os.environ.clear()
+        os.environ.update({name: value for name, value in env.items() if name not in removed})
+        os.environ.update(written)
+        if not self._moved():
+            os.chdir(cwd)
+
+    def _moved(self) -> bool:
+        try:
+            return os.getcwd() != self._cwd
+        except FileNotFoundError:
+            return False  # the directory was removed, and may have been made again
 
 
 class ForkLoop:
