@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 _MOST, _FEW = 1000, 100
 """Items from which a source is paused, and below which it is read again."""
@@ -27,6 +27,16 @@ class OpenStream:
         pass
 
 
+class Source(Protocol):
+    """What an inbox pauses; asyncio's reading transports are sources."""
+
+    def is_closing(self) -> bool: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
 class Inbox(OpenStream, Generic[T]):
     """A read stream. Callbacks fill it, so that filling never waits; a reader that falls behind pauses the source."""
 
@@ -34,8 +44,7 @@ class Inbox(OpenStream, Generic[T]):
         self._items = deque[T]()
         self._arrival = asyncio.Event()
         self._closed = False
-        self.source: asyncio.ReadTransport | None = None
-        """What is paused."""
+        self.source: Source | None = None
         self._full = self._held = self._paused = False
 
     def put(self, item: T) -> None:

@@ -25,11 +25,11 @@ from gateway.connection.server_requests import InFlightCalls, answer_round
 from gateway.connection.tool_listing import raw_tools
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
+from gateway.transport.call_failures import failure
 from gateway.transport.channel import Json
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
 from gateway.transport.results import PlainResult, read_answer, read_result
-from gateway.transport.wire import failure
 from gateway.types import ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)

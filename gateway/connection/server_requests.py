@@ -19,7 +19,7 @@ from gateway.errors import RequestRefused
 from gateway.schemas.cost import measure
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY, Delivery
-from gateway.transport.wire import first_fault
+from gateway.transport.tool_definitions import first_fault
 from gateway.types import TRAJECTORY_META
 
 _SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"

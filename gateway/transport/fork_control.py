@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import socket
 from collections.abc import Callable
@@ -43,14 +42,13 @@ class ForkControl:
             TimeoutError: There was no room in time.
         """
         stdin, *others = streams
-        rights = array.array("i", [stdin.fileno(), *others])
         async with self._sending:
             with anyio.fail_after(timeout_s):
                 while True:
                     if self._is_closed:
                         raise ConnectionError("the fork server ended")
                     try:
-                        self._end.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                        socket.send_fds(self._end, [message], [stdin.fileno(), *others])
                         return
                     except BlockingIOError:
                         await self._wait_for_room()
@@ -66,12 +64,9 @@ class ForkControl:
             if not self._is_closed:
                 loop.remove_writer(self._end)
 
-    def receive(self) -> tuple[bytes, array.array[int]]:
+    def receive(self) -> tuple[bytes, list[int]]:
         """The next message, empty at the end, and the descriptors that came with it; raises OSError without one."""
-        message, ancillary, _, _ = self._end.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(4))
-        handles = array.array("i")
-        for _, _, data in ancillary:
-            handles.frombytes(data)
+        message, handles, _, _ = socket.recv_fds(self._end, _MESSAGE_BYTES, 1)
         return message, handles
 
     def close(self) -> None:

@@ -12,10 +12,11 @@ Streams = tuple[socket.socket, int, int]
 """One end each of standard input, output and error."""
 
 
-class ForkedProcess:
-    """A fork, with the part of `asyncio.SubprocessTransport` that `StdioTransport` uses."""
+class ForkedProcess(asyncio.SubprocessTransport):
+    """A fork, with the part of its base that `StdioTransport` uses."""
 
     def __init__(self, pid: int, handle: int, protocol: asyncio.SubprocessProtocol) -> None:
+        super().__init__()
         self._pid, self._handle, self._protocol = pid, handle, protocol
         self._status: int | None = None
         self._ended = self._watched = False

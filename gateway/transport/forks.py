@@ -19,12 +19,11 @@ from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.transport.fork_control import ForkControl
 from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
-from gateway.transport.guard import rlimits
+from gateway.transport.guard import guarded, rlimits
 from gateway.transport.python_program import PythonProgram, python_program
 
 log = structlog.get_logger(__name__)
 
-_GUARD = Path(__file__).with_name("guard.py")
 _FORK_SERVER = Path(__file__).with_name("fork_server")
 _RETRY_S = 30.0
 """After a fork server died, how long servers are spawned before another one is started."""
@@ -75,7 +74,7 @@ class Forks:
             "arguments": config.args[self._program.skipped :],
             "env": child_env(config.env),
             "cwd": config.cwd or os.getcwd(),
-            "limits": _limits(config),
+            "limits": rlimits(config.max_memory_mb, config.max_cpu_s),
         }
         ours, theirs = open_streams()
         answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
@@ -163,15 +162,14 @@ class Forks:
         if reads < 0:
             reads = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         self._control, self._ready = control, loop.create_future()
-        argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), "-", *program.interpreter]
-        argv += [str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark]
+        argv = [*program.interpreter, str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark]
         argv += [json.dumps(varying if varying or self._imports_only else None), *program.main]
         argv += [] if "argv" in varying else config.args[program.skipped :]
         try:
             self._process, _ = await loop.subprocess_exec(
                 # A fork server that was given up may end later, which says nothing about the one that replaced it.
                 lambda: _Watched(self._heard, lambda: self._lost("it ended") if self._control is control else None),
-                *argv,
+                *guarded(argv, []),
                 env=env,
                 cwd=cwd,
                 start_new_session=True,
@@ -267,13 +265,3 @@ class _Watched(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._on_exit()
-
-
-def _limits(config: ServerConfig) -> list[tuple[str, int, int]]:
-    given = rlimits(config.max_memory_mb, config.max_cpu_s)
-    limits: list[tuple[str, int, int]] = []
-    for item in given.split(",") if given != "-" else ():
-        name, _, values = item.partition("=")
-        soft, _, hard = values.partition(":")
-        limits.append((name, int(soft), int(hard)))
-    return limits

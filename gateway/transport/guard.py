@@ -63,14 +63,20 @@ def _take(limits: str) -> None:
         resource.setrlimit(number, (soft, hard))
 
 
-def rlimits(max_memory_mb: int | None, max_cpu_s: int | None) -> str:
-    """The LIMITS argument for an entry's limits."""
-    limits: list[str] = []
+def rlimits(max_memory_mb: int | None, max_cpu_s: int | None) -> list[tuple[str, int, int]]:
+    """Name, soft and hard value of each limit of an entry."""
+    limits: list[tuple[str, int, int]] = []
     if max_memory_mb is not None:
-        limits.append(f"DATA={max_memory_mb << 20}:{max_memory_mb << 20}")
+        limits.append(("DATA", max_memory_mb << 20, max_memory_mb << 20))
     if max_cpu_s is not None:
-        limits.append(f"CPU={max_cpu_s}:{max_cpu_s + _GRACE_S}")
-    return ",".join(limits) or "-"
+        limits.append(("CPU", max_cpu_s, max_cpu_s + _GRACE_S))
+    return limits
+
+
+def guarded(command: list[str], limits: list[tuple[str, int, int]]) -> list[str]:
+    """The command line that runs this module and then `command`, which keeps its pid and pipes."""
+    taken = ",".join(f"{name}={soft}:{hard}" for name, soft, hard in limits)
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), taken or "-", *command]
 
 
 def out_of_memory(max_memory_mb: int | None, pid: int, stderr: bytes) -> str:

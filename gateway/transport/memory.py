@@ -40,7 +40,7 @@ class MemoryTransport:
     """Opens the exchange on entry and closes it on exit; the pair it yields is mcp's streams."""
 
     def __init__(self, name: str, server: LineExchange, config: ServerConfig, link: Link) -> None:
-        self._link, self._most_bytes = link, config.max_message_bytes
+        self._most_bytes = config.max_message_bytes
         self._calls = LineCalls(name, link, config.max_message_bytes)
         self._exchange = server.exchange_lines(self._receive)
         self._lines: _Lines | None = None
@@ -52,7 +52,6 @@ class MemoryTransport:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        self._link.channel = None
         self._calls.close()
         if self._lines is not None:
             self._lines.close()

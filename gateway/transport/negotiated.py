@@ -15,7 +15,7 @@ from gateway.transport.http_client import Address
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority
-from gateway.transport.wire import Listing
+from gateway.transport.tool_definitions import Listing
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Protocol, cast
 
 import anyio
 import structlog
@@ -24,9 +24,7 @@ from mcp.shared.message import SessionMessage
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
-from gateway.transport.forked_process import ForkedProcess
-from gateway.transport.forks import Forks
-from gateway.transport.guard import exhausted, out_of_memory, rlimits
+from gateway.transport.guard import exhausted, guarded, out_of_memory, rlimits
 from gateway.transport.line_calls import LineCalls, Outbox
 from gateway.transport.link import Link
 from mcp_wire.lines import LineSplitter, Oversize
@@ -34,7 +32,6 @@ from mcp_wire.streams import Inbox
 
 log = structlog.get_logger(__name__)
 
-_GUARD = Path(__file__).with_name("guard.py")
 _TAIL_BYTES = 8192
 _TAIL_LINES = 5
 _LINES_AT_ONCE = 100
@@ -45,6 +42,16 @@ _KILL_S = 2.0
 """How long the kernel may take to end a process that got SIGKILL."""
 _ABRUPT_S = 0.5
 """How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
+
+
+class Forks(Protocol):
+    """Forks processes of one server entry."""
+
+    async def start(
+        self, config: ServerConfig, protocol: asyncio.SubprocessProtocol, /
+    ) -> asyncio.SubprocessTransport | None:
+        """A process; None if it has to be spawned."""
+        ...
 
 
 class StdioTransport(asyncio.SubprocessProtocol):
@@ -63,7 +70,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._splitter = LineSplitter(config.max_message_bytes)
         self._stderr = bytearray()
         self._stderr_cut = False
-        self._process: asyncio.SubprocessTransport | ForkedProcess | None = None
+        self._process: asyncio.SubprocessTransport | None = None
         self._exited = anyio.Event()
         self._open_pipes = {1, 2}
         self._lines: deque[bytes | Oversize] = deque()
@@ -122,9 +129,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             raise ProgramNotFound(f"cannot start {label!r}: no such program", server=self._name)
         argv = [command, *self._config.args]
         if sys.platform == "linux":
-            limits = rlimits(self._config.max_memory_mb, self._config.max_cpu_s)
-            # The guard replaces itself by the command: pid and pipes stay those of the child that asyncio watches.
-            argv = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), limits, *argv]
+            argv = guarded(argv, rlimits(self._config.max_memory_mb, self._config.max_cpu_s))
         return argv, env
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -222,7 +227,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         process = self._process
         if process is None:
             return
-        self._link.channel = None
         self._calls.close()
         source, output = self._calls.inbox.source, self._calls.outbox.pipe
         if source is not None and not source.is_closing():

@@ -13,7 +13,7 @@ from gateway.config.models import ServerConfig
 from gateway.connection.redaction import Secrets
 from gateway.connection.server_requests import InFlightCalls
 from gateway.leases.watch import ToolWatch
-from gateway.transport.wire import read_tools
+from gateway.transport.tool_definitions import read_tools
 from gateway.types import ToolDefinition
 
 pytestmark = pytest.mark.anyio

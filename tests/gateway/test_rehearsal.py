@@ -17,7 +17,7 @@ from gateway import Gateway, GatewayConfig, Session
 from gateway.errors import ServerUnavailable
 from gateway.leases.pool import BundlePool
 from gateway.leases.taking import Bundle
-from gateway.transport.wire import read_tools
+from gateway.transport.tool_definitions import read_tools
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import atexit
 import ctypes
 import fcntl
@@ -16,7 +15,6 @@ import sys
 import threading
 from typing import Any
 
-from fork_changes import Changes
 from fork_watch import count_threads
 
 _MESSAGE_BYTES = 1 << 18
@@ -40,6 +38,32 @@ class Mark:
         value = env.get(self._name, "").encode()
         if self._at and len(value) <= self._size:
             ctypes.memmove(self._at, value.ljust(self._size, b"\0"), self._size)
+
+
+class Changes:
+    """What the program has changed since this was made: the environment and the working directory.
+
+    A spawned process has changed both as well.
+    """
+
+    def __init__(self) -> None:
+        self._env, self._cwd = dict(os.environ), os.getcwd()
+
+    def make_again(self, env: dict[str, str], cwd: str) -> None:
+        """Give this process `env` and `cwd`, and change both as the program did."""
+        written = {name: value for name, value in os.environ.items() if self._env.get(name) != value}
+        removed = self._env.keys() - os.environ.keys()
+        os.environ.clear()
+        os.environ.update({name: value for name, value in env.items() if name not in removed})
+        os.environ.update(written)
+        if not self._moved():
+            os.chdir(cwd)
+
+    def _moved(self) -> bool:
+        try:
+            return os.getcwd() != self._cwd
+        except FileNotFoundError:
+            return False  # the directory was removed, and may have been made again
 
 
 class ForkLoop:
@@ -70,11 +94,9 @@ class ForkLoop:
                 return arguments
 
     def _answer(self) -> list[str] | None:
-        message, ancillary, _, _ = self._control.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(3 * 4))
+        message, streams, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 3)
         if not message:
             os._exit(0)
-        streams = array.array("i")
-        streams.frombytes(ancillary[0][2])
         request = json.loads(message)
         # A fork has only the thread that called `fork`: a lock that another thread holds would stay locked in it.
         if count_threads() != 1:
@@ -103,13 +125,13 @@ class ForkLoop:
             self._send({"ended": pid, "status": -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8})
 
     def _send(self, message: dict[str, Any], handle: int | None = None) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))] if handle is not None else []
+        data = json.dumps(message).encode()
         try:
-            self._control.sendmsg([json.dumps(message).encode()], rights)
+            self._control.send(data) if handle is None else socket.send_fds(self._control, [data], [handle])
         except OSError:
             os._exit(0)  # the gateway is gone
 
-    def _become(self, request: dict[str, Any], streams: array.array[int]) -> list[str]:
+    def _become(self, request: dict[str, Any], streams: list[int]) -> list[str]:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, self._of_program)
         os.close(self._woken)

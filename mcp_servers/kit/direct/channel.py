@@ -49,7 +49,7 @@ class Channel(ABC):
         self.closed = False
         """The call is over: what it still sends is dropped."""
         self.cancelled = False
-        """The client cancelled the call, which is then not answered."""
+        """The client cancelled the call, or is gone: it is not answered."""
 
     @property
     @abstractmethod

@@ -41,7 +41,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
 from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
-from mcp_servers.kit.direct.streams import Output
+from mcp_servers.kit.direct.streams import Messages, Output
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class LineServer:
 
     def __init__(self, calls: DirectCalls | None, output: Output) -> None:
         self._calls, self._output = calls, output
-        self._running: dict[RequestId, _Call] = {}
+        self._running: dict[RequestId, LineCall] = {}
         self._tasks = set[asyncio.Task[None]]()
         self.to_sdk: Callable[[SessionMessage | Exception], None]
 
@@ -77,9 +77,7 @@ class LineServer:
     async def end(self) -> None:
         """The client is gone: the calls in progress are answered, cancelled and waited for, as by the SDK."""
         for call in list(self._running.values()):
-            self._fail(call.channel.request_id, ErrorData(code=CONNECTION_CLOSED, message="Connection closed"))
-            # Before the cancellation, so that `_run` does not answer a second time.
-            call.answered = True
+            self._fail(call.request_id, ErrorData(code=CONNECTION_CLOSED, message="Connection closed"))
             call.end()
         await self.answered()
 
@@ -104,46 +102,46 @@ class LineServer:
         version = _version_of(params, connection)
         if version is None or not calls.admits(params, version):
             return False
-        call = _Call(number, params, version, connection, self._output)
+        call = LineCall(number, params, version, connection, self._output)
         # A further request with the id of one in progress takes its place in the table, as it does in the SDK's.
         self._running[coerce_request_id(number)] = call
         call.task = asyncio.get_running_loop().create_task(self._run(calls, call))
         self._tasks.add(call.task)
         return True
 
-    async def _run(self, calls: DirectCalls, call: _Call) -> None:
-        channel, result, error = call.channel, None, None
+    async def _run(self, calls: DirectCalls, call: LineCall) -> None:
+        result, error = None, None
         try:
             with call.begin():
                 try:
-                    result = await calls.answer(call.params, call.version, call.connection, channel)
+                    result = await calls.answer(call.params, call.version, call.connection, call)
                 except Exception as failure:  # the boundary of a request: every failure has an answer
                     error = _error_data(failure, call.version)
                 except BaseException as failure:  # the same boundary: unless the call was ended
-                    if call.is_over:
+                    if call.cancelled:
                         raise
                     error = unasked_end(failure)
         finally:
             # In `finally`, before the entry is removed: what the tool still sends from its own tasks is dropped.
-            channel.close()
-            key = coerce_request_id(channel.request_id)
+            call.close()
+            key = coerce_request_id(call.request_id)
             if self._running.get(key) is call:
                 del self._running[key]
             # Here, not in a callback of the task, which is one more turn of the event loop for each call.
             self._tasks.discard(call.task)
-        # Without an outcome the call was cancelled, and a cancelled request is never answered.
-        if channel.cancelled or call.answered:
+        # Without an outcome the call was cancelled.
+        if call.cancelled:
             return
         if error is not None:
-            self._fail(channel.request_id, error)
+            self._fail(call.request_id, error)
         elif result is not None:
-            self._succeed(channel.request_id, result)
+            self._succeed(call.request_id, result)
 
     def _cancel(self, message: JSONRPCNotification) -> None:
         number = cancelled_request_id_from_params(message.params)
         call = None if number is None else self._running.get(coerce_request_id(number))
         if call is not None:
-            call.channel.cancel()
+            call.cancel()
             call.end()
 
     def _succeed(self, number: RequestId, result: dict[str, Any]) -> None:
@@ -158,56 +156,47 @@ class LineServer:
         self._output.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
-class _Call:
-    """A direct call in progress."""
+class LineCall(Channel):
+    """A direct call in progress, run by `task`.
 
-    __slots__ = ("_connection", "_scope", "answered", "channel", "is_over", "params", "task", "version")
+    Notifications go out as lines; requests to the client are the SDK's, which reads the responses.
+    """
 
     task: asyncio.Task[None]
-    """Runs it."""
 
     def __init__(
         self, number: RequestId, params: dict[str, Any], version: str, connection: Connection, output: Output
     ) -> None:
-        self.params, self.version, self._connection = params, version, connection
+        super().__init__(number, progress_token_from_params(params))
+        self.params, self.version, self._connection, self._output = params, version, connection, output
+        self._asks = version not in MODERN_PROTOCOL_VERSIONS
         self._scope: anyio.CancelScope | None = None
-        self.is_over = self.answered = False
-        self.channel = LineChannel(number, params, connection, output)
 
     def begin(self) -> anyio.CancelScope:
         """The scope to run it in."""
         # Made within the call's task: a callback that reads a line need not run in a task, as a scope has to.
         self._scope = scope_type()()
-        if self.is_over:
+        if self.cancelled:
             self._scope.cancel()
         return self._scope
 
     def end(self) -> None:
-        """Ends it, also before its task has begun."""
-        self.is_over = True
+        """Ends it without an answer, also before its task has begun."""
+        self.cancelled = True
         if self._scope is not None:
             self._scope.cancel()
 
     def connection(self) -> Connection:
         """The SDK's connection: in the handshake era the client's, in the modern one the request's own."""
-        if self.version not in MODERN_PROTOCOL_VERSIONS:
+        if self._asks:
             return self._connection
         meta = self.params["_meta"]
         return Connection.from_envelope(
             self.version,
             meta.get(CLIENT_INFO_META_KEY),
             meta[CLIENT_CAPABILITIES_META_KEY],
-            outbound=NotifyOnlyOutbound(self.channel),
+            outbound=NotifyOnlyOutbound(self),
         )
-
-
-class LineChannel(Channel):
-    """Notifications go out as lines; requests to the client are the SDK's, which reads the responses."""
-
-    def __init__(self, number: RequestId, params: dict[str, Any], connection: Connection, output: Output) -> None:
-        super().__init__(number, progress_token_from_params(params))
-        self._connection, self._output = connection, output
-        self._asks = connection.protocol_version not in MODERN_PROTOCOL_VERSIONS
 
     @property
     def transport(self) -> TransportContext:
@@ -267,7 +256,8 @@ async def serve_stdio(server: MCPServer, calls: DirectCalls) -> None:
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(PipeOutput.standard())
         lines = LineServer(calls, output)
-        source = stack.enter_context(PipeInput.standard(lines.receive, lines.end, output))
-        lines.to_sdk = source.put
-        await lowlevel.run(source, output, lowlevel.create_initialization_options())
+        messages = Messages(lines.end)
+        lines.to_sdk = messages.put
+        stack.enter_context(PipeInput.standard(lines.receive, messages, output))
+        await lowlevel.run(messages, output, lowlevel.create_initialization_options())
         await output.finish()

@@ -47,7 +47,7 @@ class InProcess:
             try:
                 yield _Lines(lines.receive).write
             finally:
-                messages.finish()
+                messages.close()
                 # Calls are tasks of their own, which outlive a cancelled client unless they are ended here. A tool that
                 # ignores its cancellation holds up nothing.
                 with anyio.move_on_after(FINISH_S, shield=True):

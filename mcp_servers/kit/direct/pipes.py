@@ -10,16 +10,14 @@ import asyncio
 import fcntl
 import os
 import stat
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-
-from mcp.shared.message import SessionMessage
+from typing import cast
 
 from mcp_servers.kit.direct.streams import Messages, Output
+from mcp_wire.lines import LineSplitter
 
 READ_BYTES = 1 << 18
-BACKLOG = 256
-"""Messages that wait for the SDK before input pauses."""
 
 
 def standard_streams_are_pipes() -> bool:
@@ -93,37 +91,45 @@ class PipeOutput(Output):
         self.on_room()
 
 
-class PipeInput(Messages):
-    """Lines from a descriptor to `receive`, and messages for the SDK from `put`; `end` as in `Messages`."""
+class PipeInput:
+    """Lines from a descriptor to `receive`; at its end `messages` are closed.
+
+    Input pauses while `messages` wait for the SDK, and while much of `output` waits for the client.
+    """
 
     def __init__(
-        self, descriptor: int, receive: Callable[[bytes], None], end: Callable[[], Awaitable[None]], output: PipeOutput
+        self, descriptor: int, receive: Callable[[bytes], None], messages: Messages, output: PipeOutput
     ) -> None:
-        super().__init__(end)
         self._descriptor, self._loop = descriptor, asyncio.get_running_loop()
-        self._receive, self._output = receive, output
-        self._parts: list[bytes] = []
-        self._reading = False
-        output.on_room = self._resume
+        self._receive, self._messages, self._output = receive, messages, output
+        self._splitter = LineSplitter()
+        self._over = False
+        messages.source = self
+        output.on_room = lambda: messages.hold(False)
 
     @classmethod
     @contextmanager
-    def standard(
-        cls, receive: Callable[[bytes], None], end: Callable[[], Awaitable[None]], output: PipeOutput
-    ) -> Generator[PipeInput]:
+    def standard(cls, receive: Callable[[bytes], None], messages: Messages, output: PipeOutput) -> Generator[PipeInput]:
         with _diverted(0, os.O_RDONLY, os.devnull) as descriptor:
-            source = cls(descriptor, receive, end, output)
-            source._resume()
+            source = cls(descriptor, receive, messages, output)
+            source.resume_reading()
             try:
                 yield source
             finally:
-                source._pause()
+                source.close()
 
-    async def receive(self) -> SessionMessage | Exception:
-        message = await super().receive()
-        if not self._reading:
-            self._resume()
-        return message
+    def is_closing(self) -> bool:
+        return self._over
+
+    def pause_reading(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+
+    def resume_reading(self) -> None:
+        self._loop.add_reader(self._descriptor, self._readable)
+
+    def close(self) -> None:
+        self._over = True
+        self.pause_reading()
 
     def _readable(self) -> None:
         try:
@@ -134,33 +140,12 @@ class PipeInput(Messages):
         except OSError:
             data = b""
         if not data:
-            self.finish()
+            self.close()
+            # As the SDK reads it: the last line may lack its end.
+            if last := self._splitter.rest():
+                self._receive(cast("bytes", last))
+            self._messages.close()
             return
-        first, *lines = data.split(b"\n")
-        # A long line arrives in many parts, which are joined once.
-        self._parts.append(first)
-        if lines:
-            whole = b"".join(self._parts)
-            self._parts = [lines.pop()]
-            for line in (whole, *lines):
-                self._receive(line)
-        if self._output.is_full or len(self._messages) > BACKLOG:
-            self._pause()
-
-    def finish(self) -> None:
-        self._pause()
-        # As the SDK reads it: the last line may lack its end.
-        if last := b"".join(self._parts):
-            self._receive(last)
-        super().finish()
-
-    def _pause(self) -> None:
-        if self._reading:
-            self._loop.remove_reader(self._descriptor)
-            self._reading = False
-
-    def _resume(self) -> None:
-        # From half of the bound on, so that a slow SDK does not switch the reader with each message.
-        if not (self._reading or self._over or self._output.is_full or len(self._messages) > BACKLOG // 2):
-            self._loop.add_reader(self._descriptor, self._readable)
-            self._reading = True
+        for line in self._splitter.feed(data):
+            self._receive(cast("bytes", line))  # without a limit, none is too long
+        self._messages.hold(self._output.is_full)

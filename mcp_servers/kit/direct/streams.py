@@ -1,16 +1,15 @@
-"""The SDK's stream protocols, filled by callbacks of the event loop: what pipes and memory have in common."""
+"""The streams of the SDK's session over lines: what pipes and memory have in common."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Self
 
 import anyio
 from mcp.shared.message import SessionMessage
+
+from mcp_wire.streams import Inbox, OpenStream
 
 FULL_BYTES = 1 << 20
 """Bytes of output that wait for the client before input pauses."""
@@ -18,22 +17,7 @@ FINISH_S = 5.0
 """Bound on writing the last bytes to a client that does not read them."""
 
 
-class Closing:
-    """The part of the SDK's stream protocols that has nothing to do here: whatever opens a stream closes it."""
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        pass
-
-
-class Output(Closing, ABC):
+class Output(OpenStream, ABC):
     """Lines to the client. Lines of one iteration of the event loop are written together."""
 
     def __init__(self) -> None:
@@ -84,7 +68,7 @@ class Output(Closing, ABC):
         """Write what is queued, or a part of it."""
 
 
-class Messages(Closing):
+class Messages(Inbox[SessionMessage | Exception]):
     """Messages of the client for the SDK, from `put`.
 
     Args:
@@ -92,35 +76,13 @@ class Messages(Closing):
     """
 
     def __init__(self, end: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
         self._end = end
-        self._messages = deque[SessionMessage | Exception]()
-        self._arrival, self._over = asyncio.Event(), False
-
-    def put(self, message: SessionMessage | Exception) -> None:
-        self._messages.append(message)
-        self._arrival.set()
-
-    def finish(self) -> None:
-        """Nothing more arrives; what has is still received."""
-        self._over = True
-        self._arrival.set()
 
     async def receive(self) -> SessionMessage | Exception:
-        while not self._messages:
-            if self._over:
-                # Here, in the task that runs the SDK's server: the direct calls are over before the SDK ends its own.
-                await self._end()
-                raise anyio.EndOfStream
-            # No `await` since the messages were looked at, so no arrival is lost.
-            self._arrival.clear()
-            await self._arrival.wait()
-        return self._messages.popleft()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
         try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
+            return await super().receive()
+        except StopAsyncIteration:
+            # Here, in the task that runs the SDK's server: the direct calls are over before the SDK ends its own.
+            await self._end()
+            raise
