@@ -173,14 +173,6 @@ class DirectCalls:
             shaped["_meta"] = {SERVER_INFO_META_KEY: self._server_info}
         return shaped
 
-    async def rehearse_before_fork(self) -> None:
-        """For a fork server: runs the reset that the server allows to be rehearsed, if any, and its release."""
-        from mcp_servers.kit.direct import rehearsal  # it needs this module
-
-        reset = self._tools.rehearsed()
-        if reset is not None:
-            await rehearsal.play(self, reset)
-
     @cached_property
     def _server_info(self) -> dict[str, Any]:
         return self._lowlevel.server_info_stamp

@@ -21,7 +21,6 @@ from mcp_types import CallToolRequestParams, CallToolResult, ContentBlock, Input
 from pydantic import BaseModel, TypeAdapter
 
 from mcp_servers.kit import sdk
-from mcp_servers.kit.roles import REHEARSAL_META
 
 _FAILURE: ContextVar[Exception] = ContextVar("_FAILURE")
 _NOT_TAKEN = Context()
@@ -68,14 +67,6 @@ class DirectTools:
         direct.fn_metadata = cast(FuncMetadata, DirectMetadata(tool.fn_metadata))
         self._direct[name] = tool, tool.fn_metadata, direct
         return direct
-
-    def rehearsed(self) -> dict[str, Any] | None:
-        """The arguments with which the reset may be rehearsed; None if no tool is marked so."""
-        for tool in sdk.tools_of(self._server).list_tools():
-            arguments = (tool.meta or {}).get(REHEARSAL_META)
-            if isinstance(arguments, dict):
-                return cast("dict[str, Any]", arguments)
-        return None
 
     def context(self, tool: Tool, request_context: ServerRequestContext[Any, Any]) -> Context:
         """The tool's context; an empty one for a tool that takes none."""
