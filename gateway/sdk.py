@@ -85,9 +85,13 @@ def numbering(session: ClientSession) -> Callable[[], int] | None:
     return dispatcher._allocate_id if isinstance(dispatcher, JSONRPCDispatcher) else None  # pyright: ignore[reportPrivateUsage]
 
 
-def may_be_closed(session: ClientSession) -> bool:
-    """Whether mcp's own streams have ended, where a server uses the same error code; true where that is not known."""
-    return not is_known or getattr(session._dispatcher, "_closed", False)  # pyright: ignore[reportPrivateUsage]
+def is_closed(session: ClientSession, *, otherwise: bool) -> bool:
+    """Whether mcp's own streams have ended, for which it uses an error code that servers use, too.
+
+    Args:
+        otherwise: The answer where mcp cannot be asked.
+    """
+    return getattr(session._dispatcher, "_closed", False) if is_known else otherwise  # pyright: ignore[reportPrivateUsage]
 
 
 def header_maps(session: ClientSession) -> MutableMapping[str, Any]:

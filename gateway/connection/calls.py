@@ -208,4 +208,5 @@ class Calls:
         if not isinstance(error, MCPError) or error.code != mcp.CONNECTION_CLOSED:
             return False
         not_written = isinstance(error.__context__, anyio.BrokenResourceError | anyio.ClosedResourceError)
-        return not_written or self.session is None or sdk.may_be_closed(self.session)
+        lost = not self.notes_delivery or bool(self._link.down)
+        return not_written or self.session is None or sdk.is_closed(self.session, otherwise=lost)

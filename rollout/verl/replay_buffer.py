@@ -91,6 +91,7 @@ class BatchChecks:
         super().__init__(*args, **kwargs, **_filter_arguments(given))
         self.poll_interval = float(given.get("poll_interval_s", self.poll_interval))
         self._min_group_size = min(int(given.get("min_group_size", 2)), int(given.get("group_size", 1)))
+        self._is_empty = False  # no group that was selected last has a trajectory
         self._reasons: dict[str, str] = {}  # why the groups of the current eviction are removed, by uid
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
@@ -106,7 +107,7 @@ class BatchChecks:
             # verl rejects a batch without trajectories; our error says why there are none.
             # This drains the collector: the error ends the training, so no later batch misses these statistics.
             failures = self._checked(partition_id).failures
-            if "no materializable trajectories" in str(error) and failures:
+            if self._is_empty and failures:
                 raise TooManyFailures(
                     f"no group of the batch has {self._min_group_size} trajectories left, {failures.total()} were "
                     f"withdrawn:\n{listed(failures)}"
@@ -114,6 +115,12 @@ class BatchChecks:
             raise
         metrics |= self._checked(partition_id).metrics()
         return batch, metrics if partition_id == "val" else metrics | group_metrics(batch.keys, batch_size)
+
+    def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
+        found = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)  # type: ignore[misc]
+        selected, trajectories, _ = found
+        self._is_empty = not {_uid(key) for key in trajectories} & set(selected)
+        return found
 
     def _sync_metadata_from_transfer_queue(self) -> None:
         """Read the state of all groups as verl does, less the trajectories of groups that are too small.

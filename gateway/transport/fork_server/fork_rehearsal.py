@@ -7,10 +7,9 @@ libraries build what they put off. What is done here, forks have; each of them a
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 _ROUNDS = 10
@@ -31,24 +30,27 @@ _REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
 """What a gateway sends to a server of the SDK's version 2, and calls."""
 
 
-def rehearse() -> None:
-    """Serve from a server of the SDK's that is made for this, and let the program rehearse what it has for this.
+rehearsals: list[Callable[[], Awaitable[None]]] = []
+"""What the program wants to have run before each fork, which must have no effect outside of the process."""
+sys.modules["mcp_rollout_fork_server"] = sys.modules[__name__]  # where the program finds them
 
-    The program's own server sees nothing of the first. The second are the objects whose class has the coroutine
-    function `rehearse_before_fork`, which a server declares where that has no effect outside of the process. Does
-    nothing without version 2 of the SDK, or where spans are recorded.
+
+def rehearse() -> None:
+    """Serve from a server of the SDK's that is made for this, and run the program's own `rehearsals`.
+
+    The program's own server sees nothing of the first. Does nothing without version 2 of the SDK, or where spans are
+    recorded.
     """
     module: Any = sys.modules.get("mcp.server.mcpserver")
     if module is None or "opentelemetry.sdk.trace" in sys.modules:
         return
-    own: list[Any] = [each for each in gc.get_objects() if hasattr(_class_of(each), "rehearse_before_fork")]
     root, disabled = logging.getLogger(), logging.root.manager.disable
     handlers, level = list(root.handlers), root.level
     logging.disable(logging.CRITICAL)
     try:
         _run(_serve_rounds(module.MCPServer("rehearsal")))
-        for each in own:
-            _run(each.rehearse_before_fork())
+        for rehearsal in rehearsals:
+            _run(rehearsal())
     except Exception:  # boundary: another release of the SDK, or the program's code; the forks do without
         pass
     finally:
@@ -56,10 +58,6 @@ def rehearse() -> None:
         root.handlers[:] = handlers
         root.setLevel(level)
         logging.disable(disabled)
-
-
-def _class_of(value: object) -> Any:
-    return type(value)
 
 
 def _run(rounds: Awaitable[None]) -> None:
@@ -78,7 +76,8 @@ async def _serve_rounds(server: Any) -> None:
         return text
 
     for _ in range(_ROUNDS):
-        await _serve(server._lowlevel_server)
+        server.streamable_http_app()
+        await _serve(server.session_manager.app)  # the public reference to what serves its messages
 
 
 async def _serve(server: Any) -> None:

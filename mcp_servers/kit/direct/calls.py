@@ -9,13 +9,13 @@ the SDK shapes all others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cached_property
-from importlib.metadata import version as installed_version
 from typing import Any, cast
 
-from mcp.server._otel import OpenTelemetryMiddleware
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateBoundary
 from mcp.server.runner import ServerRunner
@@ -38,10 +38,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import trace
 from pydantic import ValidationError
 
+from mcp_servers.kit import sdk
 from mcp_servers.kit.direct.tools import DirectTools, OrdinaryResult, is_plain, word_failure
-
-KNOWN_SDK = "2.3."
-"""The SDK releases whose internals this module knows; with another one, the SDK serves every call."""
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
@@ -52,6 +50,10 @@ _SHAPED_ALIKE = frozenset({"2025-06-18", "2025-11-25"})
 _RESERVED = "io.modelcontextprotocol/"
 _WITHOUT_SPANS = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 """Providers that record nothing."""
+_STOCK = [*(type(each) for each in Server("stock").middleware), RequestStateBoundary]
+"""The SDK's own middleware around each message."""
+_RESULT: ContextVar[HandlerResult | None] = ContextVar("_RESULT", default=None)
+"""Of a tool that has run, for the SDK to shape."""
 _SEEN = 8
 """Number of client envelopes that are remembered as valid."""
 
@@ -59,17 +61,27 @@ _SEEN = 8
 class DirectContext(ServerRequestContext[Any, Any]):
     """The SDK's request context, whose session is made when a tool asks for it: most tools never do."""
 
-    channel: DispatchContext[Any]
-    open_connection: Callable[[], Connection]
-    find_request: Callable[[], Any] | None
+    def __init__(
+        self,
+        params: dict[str, Any],
+        version: str,
+        lifespan_state: Any,
+        channel: DispatchContext[Any],
+        connection: Callable[[], Connection],
+        find_request: Callable[[], Any] | None,
+    ) -> None:
+        self.method, self.params, self.meta = "tools/call", params, _request_meta(params)
+        self.protocol_version, self.lifespan_context, self.request_id = version, lifespan_state, channel.request_id
+        self.close_sse_stream = self.close_standalone_sse_stream = None
+        self._channel, self._open_connection, self._find_request = channel, connection, find_request
 
     @cached_property
     def session(self) -> ServerSession:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return ServerSession(self.channel, self.open_connection(), request_meta=self.meta)
+        return ServerSession(self._channel, self._open_connection(), request_meta=self.meta)
 
     @cached_property
     def request(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self.find_request is None else self.find_request()
+        return None if self._find_request is None else self._find_request()
 
 
 class DirectCalls:
@@ -82,8 +94,13 @@ class DirectCalls:
 
     def __init__(self, server: MCPServer) -> None:
         self._tools = DirectTools(server)
-        self._lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
+        self._lowlevel = sdk.lowlevel_of(server)
         self._lowlevel.middleware.insert(0, self._observe)
+        entry = self._lowlevel.get_request_handler("tools/call")
+        assert entry is not None  # every `MCPServer` has one
+        self._sdk_handler = entry.handler
+        self._lowlevel.add_request_handler("tools/call", CallToolRequestParams, self._handle)
+        self._entry = self._lowlevel.get_request_handler("tools/call")
         # A list, since capabilities are objects, which have no hash; a few clients share a server.
         self._envelopes: list[tuple[Any, ...]] = []
         self._lifespan_state: Any = None
@@ -94,7 +111,10 @@ class DirectCalls:
     def of(cls, server: MCPServer) -> DirectCalls | None:
         """The direct path of `server`, or None if the SDK has to serve all its calls."""
         # With authentication the SDK's application checks a token per request, which the direct path does not.
-        if not installed_version("mcp").startswith(KNOWN_SDK) or server.settings.auth is not None:
+        if server.settings.auth is not None:
+            return None
+        if not sdk.is_known:
+            sdk.warn_of_unknown()
             return None
         return cls(server)
 
@@ -132,43 +152,33 @@ class DirectCalls:
             MCPError: The tool ended the call with a protocol error.
             Exception: As from the SDK's handler; the caller maps it to an error of the protocol.
         """
-        entry = self._lowlevel.get_request_handler("tools/call")
-        assert entry is not None
-        context = self._context(params, version, connection, channel, find_request)
+        context = DirectContext(params, version, self._lifespan_state, channel, connection, find_request)
         modern = version in MODERN_PROTOCOL_VERSIONS
         has_known_form = modern or version in _SHAPED_ALIKE
-        tool = self._tools.get(params["name"], entry.handler) if has_known_form else None
+        tool = self._tools.get(params["name"], self._sdk_handler) if has_known_form else None
         if tool is None:
-            result = await entry.handler(context, _typed(params))
+            result = await self._sdk_handler(context, _typed(params))
         else:
             try:
                 arguments: dict[str, Any] = params.get("arguments") or {}
-                result = await tool.run(arguments, self._tools.context(context), convert_result=True)
+                result = await tool.run(arguments, self._tools.context(tool, context), convert_result=True)
             except MCPError:
                 raise
             except Exception as failure:  # the boundary of a tool: what it raises is its answer
                 result = await word_failure(failure, context, _typed(params))
         shaped = _ordinary(result, modern=modern) if has_known_form else None
         if shaped is None:
-            return await self._shaped_by_sdk(context, version, connection(), result)
+            return await self._shaped_by_sdk(params, connection(), channel, result)
         if modern:
             shaped["_meta"] = {SERVER_INFO_META_KEY: self._server_info}
         return shaped
-
-    async def rehearse_before_fork(self) -> None:
-        """For a fork server: runs the reset that the server allows to be rehearsed, if any, and its release."""
-        from mcp_servers.kit.direct import rehearsal  # it needs this module
-
-        reset = self._tools.rehearsed()
-        if reset is not None:
-            await rehearsal.play(self, reset)
 
     @cached_property
     def _server_info(self) -> dict[str, Any]:
         return self._lowlevel.server_info_stamp
 
     async def _observe(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        self.connection = ctx.session._connection  # pyright: ignore[reportPrivateUsage]
+        self.connection = sdk.connection_of(ctx)
         self._lifespan_state = ctx.lifespan_context
         return await call_next(ctx)
 
@@ -176,10 +186,9 @@ class DirectCalls:
         """Whether the SDK would do nothing beyond its own: no middleware was added, and nothing records spans."""
         middleware = self._lowlevel.middleware
         return (
-            # `_observe` and the SDK's own two; anything added wants to see every call.
-            len(middleware) == 3
-            and type(middleware[1]) is OpenTelemetryMiddleware
-            and type(middleware[2]) is RequestStateBoundary
+            # After `_observe`. Anything added wants to see every call, and so does a handler in place of `_handle`.
+            [type(each) for each in middleware[1:]] == _STOCK
+            and self._lowlevel.get_request_handler("tools/call") is self._entry
             and type(trace.get_tracer_provider()) in _WITHOUT_SPANS
         )
 
@@ -201,33 +210,20 @@ class DirectCalls:
         self._envelopes = [*self._envelopes[1 - _SEEN :], envelope]
         return True
 
-    def _context(
-        self,
-        params: dict[str, Any],
-        version: str,
-        connection: Callable[[], Connection],
-        channel: DispatchContext[Any],
-        find_request: Callable[[], Any] | None,
-    ) -> DirectContext:
-        context = DirectContext.__new__(DirectContext)  # its `__init__` would want a session
-        context.lifespan_context = self._lifespan_state
-        context.protocol_version = version
-        context.method, context.params, context.meta = "tools/call", params, _request_meta(params)
-        context.request_id = channel.request_id
-        context.close_sse_stream = context.close_standalone_sse_stream = None
-        context.channel, context.open_connection, context.find_request = channel, connection, find_request
-        return context
+    async def _handle(self, ctx: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> HandlerResult:
+        ready = _RESULT.get()
+        return ready if ready is not None else await self._sdk_handler(ctx, params)
 
     async def _shaped_by_sdk(
-        self, context: DirectContext, version: str, connection: Connection, result: HandlerResult
+        self, params: dict[str, Any], connection: Connection, channel: DispatchContext[Any], result: HandlerResult
     ) -> dict[str, Any]:
         """Any result as the SDK shapes it, with its middleware: a question to the client has its state sealed."""
         runner = ServerRunner(self._lowlevel, connection, self._lifespan_state)
-
-        async def shape(_: ServerRequestContext[Any, Any]) -> HandlerResult:
-            return runner._serialize("tools/call", version, result)  # pyright: ignore[reportPrivateUsage]
-
-        return cast("dict[str, Any]", await runner._compose_server_middleware(shape)(context))  # pyright: ignore[reportPrivateUsage]
+        token = _RESULT.set(result)
+        try:
+            return await runner.on_request(channel, "tools/call", params)
+        finally:
+            _RESULT.reset(token)
 
 
 def as_call(message: Any) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from mcp_servers.kit import sdk
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.door import ADMITTED, Door, headers_of
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
@@ -108,7 +109,7 @@ class HttpServer:
 
     def _is_mirrored(self, name: str) -> bool:
         """Whether arguments of the tool are mirrored in `Mcp-Param-*` headers, which the SDK compares."""
-        tool = self._server._tool_manager.get_tool(name)  # pyright: ignore[reportPrivateUsage]
+        tool = sdk.tools_of(self._server).get_tool(name)
         if tool is None:
             return False
         schema, mirrored = self._mirrored.get(name, (None, False))

@@ -38,6 +38,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_servers.kit import sdk
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
 from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
@@ -252,7 +253,7 @@ def _error_data(error: Exception, version: str) -> ErrorData:
 
 async def serve_stdio(server: MCPServer, calls: DirectCalls) -> None:
     """Serves until standard input ends. The process has standard streams that are pipes or sockets."""
-    lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
+    lowlevel = sdk.lowlevel_of(server)
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(PipeOutput.standard())
         lines = LineServer(calls, output)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.server.mcpserver import MCPServer
 
+from mcp_servers.kit import sdk
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.lines import LineServer
 from mcp_servers.kit.direct.streams import FINISH_S, Messages, Output
@@ -41,7 +42,7 @@ class InProcess:
         lines = LineServer(self._calls, output)
         messages = Messages(lines.end)
         lines.to_sdk = messages.put
-        lowlevel = self._server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
+        lowlevel = sdk.lowlevel_of(self._server)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lowlevel.run, messages, output, lowlevel.create_initialization_options())
             try:

@@ -1,25 +1,29 @@
 """Rehearse a server's reset before its process is forked, so that no fork runs this code for the first time.
 
 The interpreter specialises bytecode after eight calls, and libraries build what they put off: a fork has what was there
-before it. The gateway's fork server calls `DirectCalls.rehearse_before_fork`.
+before it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from functools import partial
+from typing import Any, cast
 
 import pydantic_core
 from mcp.server.connection import Connection
+from mcp.server.mcpserver import MCPServer
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.lines import LineServer
 from mcp_servers.kit.direct.streams import Output
+from mcp_servers.kit.roles import REHEARSAL_META
 from mcp_servers.kit.state import SEED_META, TRAJECTORY_META
 
-if TYPE_CHECKING:
-    from mcp_servers.kit.direct.calls import DirectCalls
-
+FORK_SERVER = "mcp_rollout_fork_server"
+"""The module in a process that is prepared for forks; it runs the coroutine functions in its list `rehearsals`."""
 _ROUNDS = 10
 _VERSION = MODERN_PROTOCOL_VERSIONS[-1]
 _CLIENT = {"name": "rehearsal", "version": "1"}
@@ -33,7 +37,22 @@ _META = {
 }
 
 
-async def play(calls: DirectCalls, arguments: dict[str, Any]) -> None:
+def offer(server: MCPServer, calls: DirectCalls) -> None:
+    """Have the reset that the server allows to be rehearsed, and its release, run before this process is forked."""
+    fork_server: Any = sys.modules.get(FORK_SERVER)
+    if fork_server is not None:
+        fork_server.rehearsals.append(partial(_rehearse, server, calls))
+
+
+async def _rehearse(server: MCPServer, calls: DirectCalls) -> None:
+    for tool in await server.list_tools():
+        arguments = (tool.meta or {}).get(REHEARSAL_META)
+        if isinstance(arguments, dict):
+            await _play(calls, cast("dict[str, Any]", arguments))
+            return
+
+
+async def _play(calls: DirectCalls, arguments: dict[str, Any]) -> None:
     """Resets and releases one trajectory, again and again, by lines as a client sends them.
 
     Args:

@@ -7,11 +7,12 @@ outcome is the same: the tool's context, the conversion of arguments, and the co
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast, get_args
 
 import pydantic_core
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import Audio, Context, Image, MCPServer
 from mcp.server.mcpserver.tools.base import Tool
 from mcp.server.mcpserver.tools.tool_manager import ToolManager
@@ -19,8 +20,10 @@ from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp_types import CallToolRequestParams, CallToolResult, ContentBlock, InputRequiredResult
 from pydantic import BaseModel, TypeAdapter
 
-from mcp_servers.kit.roles import REHEARSAL_META
+from mcp_servers.kit import sdk
 
+_FAILURE: ContextVar[Exception] = ContextVar("_FAILURE")
+_NOT_TAKEN = Context()
 _SHAPED = (*get_args(ContentBlock), Image, Audio, CallToolResult, InputRequiredResult, str, list, tuple)
 """Types, with their subclasses, that the SDK does not write as JSON text."""
 
@@ -45,11 +48,11 @@ class DirectTools:
         Args:
             handler: Registered for `tools/call`; with extensions, or in a subclass, it does more than run the tool.
         """
-        server, manager = self._server, self._server._tool_manager  # pyright: ignore[reportPrivateUsage]
+        server, manager = self._server, sdk.tools_of(self._server)
         if (
             type(server) is not MCPServer
             or type(manager) is not ToolManager
-            or handler != server._handle_call_tool  # pyright: ignore[reportPrivateUsage]
+            or getattr(handler, "__self__", None) is not server
             or "call_tool" in vars(server)
             or "call_tool" in vars(manager)
         ):
@@ -65,46 +68,17 @@ class DirectTools:
         self._direct[name] = tool, tool.fn_metadata, direct
         return direct
 
-    def rehearsed(self) -> dict[str, Any] | None:
-        """The arguments with which the reset may be rehearsed; None if no tool is marked so."""
-        for tool in self._server._tool_manager.list_tools():  # pyright: ignore[reportPrivateUsage]
-            arguments = (tool.meta or {}).get(REHEARSAL_META)
-            if isinstance(arguments, dict):
-                return cast("dict[str, Any]", arguments)
-        return None
-
-    def context(self, request_context: ServerRequestContext[Any, Any]) -> Context:
-        """The context for a tool that takes one."""
-        return CallContext.of(request_context, self._server)
-
-
-class CallContext(Context):
-    """The SDK's context, made and read without pydantic, which takes microseconds for each private attribute."""
-
-    @classmethod
-    def of(cls, request_context: ServerRequestContext[Any, Any], server: MCPServer) -> CallContext:
-        context = cls.__new__(cls)
-        private = {
-            "_request_context": request_context,
-            "_mcp_server": server,
-            "_input_params": None,  # a continued round is the SDK's
-            "_subscriptions": server._subscriptions,  # pyright: ignore[reportPrivateUsage]
-        }
-        object.__setattr__(context, "__pydantic_private__", private)
-        object.__setattr__(context, "__pydantic_fields_set__", set[str]())
-        object.__setattr__(context, "__pydantic_extra__", None)
-        return context
-
-    @property
-    def request_context(self) -> ServerRequestContext[Any, Any]:
-        return cast("dict[str, Any]", self.__pydantic_private__)["_request_context"]
+    def context(self, tool: Tool, request_context: ServerRequestContext[Any, Any]) -> Context:
+        """The tool's context; an empty one for a tool that takes none."""
+        taken = tool.context_kwarg is not None or tool.resolved_params
+        return sdk.context_of(self._server, request_context) if taken else _NOT_TAKEN
 
 
 class DirectMetadata:
     """In place of a tool's `FuncMetadata`, of which `Tool.run` uses these methods."""
 
-    def __init__(self, sdk: FuncMetadata) -> None:
-        self._sdk = sdk
+    def __init__(self, replaced: FuncMetadata) -> None:
+        self._sdk = replaced
         self._arguments: tuple[Any, dict[str, str], frozenset[str]] = None, {}, frozenset()
         self._output: tuple[Any, TypeAdapter[Any] | None] = None, None
 
@@ -129,25 +103,24 @@ class DirectMetadata:
         return fn(**{**arguments, **passed}) if fn_is_async else self._sdk.call_fn(fn, fn_is_async, arguments, passed)
 
     def convert_result(self, value: Any) -> OrdinaryResult | CallToolResult | InputRequiredResult:
-        sdk = self._sdk
         content: list[dict[str, Any]] = []
         if not _add_texts(value, content):
-            return sdk.convert_result(value)
-        output_model = sdk.output_model if sdk.output_schema is not None else None
+            return self._sdk.convert_result(value)
+        output_model = self._sdk.output_model if self._sdk.output_schema is not None else None
         if output_model is None:
             return OrdinaryResult(content, None)
         known, adapter = self._output
         if known is not output_model or adapter is None:
-            adapter = sdk._output_adapter(output_model)  # pyright: ignore[reportPrivateUsage]
+            adapter = sdk.adapter_of(self._sdk, output_model)
             self._output = output_model, adapter
-        returned = {"result": value} if sdk.wrap_output else value
+        returned = {"result": value} if self._sdk.wrap_output else value
         validated = adapter.validator.validate_python(returned, by_alias=True, by_name=True)
         if isinstance(validated, BaseModel):
             structured = validated.model_dump(mode="json", by_alias=True)
         else:
             structured = adapter.dump_python(validated, mode="json", by_alias=True)
         if type(structured) is not dict or not is_plain(structured):
-            return sdk.convert_result(value)
+            return self._sdk.convert_result(value)
         return OrdinaryResult(content, cast("dict[str, Any]", structured))
 
 
@@ -173,24 +146,28 @@ def _is_shaped(kind: type) -> bool:
     return issubclass(kind, _SHAPED)
 
 
+class _Raising(MCPServer):
+    """A server of which every call ends as the tool did."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> Any:
+        raise _FAILURE.get()
+
+
+@cache
+def _raising_handler() -> Any:
+    entry = sdk.lowlevel_of(_Raising("raising")).get_request_handler("tools/call")
+    return entry.handler if entry is not None else None
+
+
 async def word_failure(
     failure: Exception, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
-) -> CallToolResult | InputRequiredResult:
+) -> HandlerResult:
     """The SDK's answer to a call whose tool raised `failure`, and its line in the log."""
-    server = cast(MCPServer, _Raising(failure))
-    return await MCPServer._handle_call_tool(server, context, params)  # pyright: ignore[reportPrivateUsage]
-
-
-class _Raising:
-    """In place of a server, for its handler."""
-
-    _subscriptions = None
-
-    def __init__(self, failure: Exception) -> None:
-        self._failure = failure
-
-    async def call_tool(self, *_: Any) -> Any:
-        raise self._failure
+    token = _FAILURE.set(failure)
+    try:
+        return await _raising_handler()(context, params)
+    finally:
+        _FAILURE.reset(token)
 
 
 def is_plain(value: Any) -> bool:

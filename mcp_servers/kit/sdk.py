@@ -1,0 +1,64 @@
+"""Every private name of mcp and uvicorn that the kit uses, each with what it is for.
+
+The names are those of the releases in `KNOWN`. With any other release of mcp the SDK serves every call by itself, and
+the server says once what that costs.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.tools.tool_manager import ToolManager
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
+from pydantic import TypeAdapter
+
+log = logging.getLogger(__name__)
+
+KNOWN = ("2.3.",)
+"""How the versions begin whose private names are those below."""
+INSTALLED = version("mcp")
+is_known = INSTALLED.startswith(KNOWN)
+"""Whether calls may take the direct path. Tests set it to false."""
+
+
+@cache
+def warn_of_unknown() -> None:
+    """Say once in a process which release of mcp is not known, and what that costs."""
+    known = " or ".join(f"{each}x" for each in KNOWN)
+    log.warning(
+        "mcp %s is not known here (%s is): it serves all calls, at up to 20 times the CPU time", INSTALLED, known
+    )
+
+
+def lowlevel_of(server: MCPServer) -> Server[Any]:
+    """What serves a server's messages. Its application for HTTP has the only public reference to it."""
+    server.streamable_http_app()
+    return server.session_manager.app
+
+
+def tools_of(server: MCPServer) -> ToolManager:
+    """The tools as objects that can be run; the public list has their definitions only."""
+    return server._tool_manager  # pyright: ignore[reportPrivateUsage]
+
+
+def adapter_of(metadata: FuncMetadata, output_model: Any) -> TypeAdapter[Any]:
+    """Validates and writes what a tool returns; the model may have a form that pydantic alone does not read."""
+    return metadata._output_adapter(output_model)  # pyright: ignore[reportPrivateUsage]
+
+
+def context_of(server: MCPServer, context: ServerRequestContext[Any, Any]) -> Context:
+    """What a tool is given that takes a context, of a first round. The subscriptions have no public name."""
+    bus = server._subscriptions  # pyright: ignore[reportPrivateUsage]
+    return Context(request_context=context, mcp_server=server, subscriptions=bus)
+
+
+def connection_of(context: ServerRequestContext[Any, Any]) -> Connection:
+    """The client's connection, over which a direct call sends what its tool sends."""
+    return context.session._connection  # pyright: ignore[reportPrivateUsage]
