@@ -14,7 +14,7 @@ from gateway.connection.in_flight import Answerer, Question
 from gateway.control_text import break_control_text
 from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind
-from gateway.transport.http_client import Address, AddressedTransport, certificates
+from gateway.transport.http_address import Address, AddressedTransport, certificates
 from gateway.types import Role, ToolDefinition
 
 _MAX_ANSWER_BYTES = 8 << 20

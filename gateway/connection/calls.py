@@ -10,12 +10,12 @@ import anyio
 import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import CallOptions
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from gateway.config.models import ServerConfig
 from gateway.connection.any_connection import OutgoingCall
-from gateway.connection.call_request import CallRequests
 from gateway.connection.deadline import Deadline, Deadlines
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
@@ -38,6 +38,34 @@ _MAX_ROUNDS = 10
 _ROUND_S = 0.05
 
 
+class Stamps:
+    """What mcp's session adds to each call of a tool: the protocol version and the client in `_meta`, and headers.
+
+    It is asked once for each tool, except where it mirrors arguments into headers.
+    """
+
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+        self._stamp: object = None
+        self._of_tools: dict[str, tuple[Json, Mapping[str, str]]] = {}
+
+    def of_tool(self, session: ClientSession, params: Json) -> tuple[Json, Mapping[str, str]]:
+        """What is added to `_meta`, and the headers."""
+        stamp, name = session._stamp, params["name"]  # pyright: ignore[reportPrivateUsage]
+        if session is not self._session or stamp is not self._stamp:  # a new handshake
+            self._session, self._stamp, self._of_tools = session, stamp, {}
+        mirrored = session._x_mcp_header_maps.get(name)  # pyright: ignore[reportPrivateUsage]
+        if not mirrored and (known := self._of_tools.get(name)) is not None:
+            return known
+        meta: Json = {}
+        options: CallOptions = {}
+        stamp({"method": "tools/call", "params": {**params, "_meta": meta}}, options)
+        added = meta, options.get("headers") or {}
+        if not mirrored:
+            self._of_tools[name] = added
+        return added
+
+
 class Calls:
     """The requests of one connection. Its owner sets `session` while it is open."""
 
@@ -46,7 +74,7 @@ class Calls:
     ) -> None:
         self._server, self._config = server, config
         self._link, self._in_flight, self._redactor = link, in_flight, redactor
-        self._requests = CallRequests()
+        self._stamps = Stamps()
         self._deadlines: dict[float, Deadlines] = {}
         """By the seconds that a call may take, of which a configuration has few."""
         self.session: ClientSession | None = None
@@ -137,12 +165,14 @@ class Calls:
         answers: Json | None = None
         on_progress = None if self.notes_delivery else call.on_progress
         for _ in range(_MAX_ROUNDS):
-            params = {"name": name, "arguments": arguments, "_meta": meta}
+            params: Json = {"name": name, "arguments": arguments}
             if state is not None:
                 params["requestState"] = state
             if answers is not None:
                 params["inputResponses"] = answers
-            raw = await self._requests.send(session, self._link.channel, params, call, on_progress)
+            added, headers = self._stamps.of_tool(session, params)
+            request: Json = {"method": "tools/call", "params": {**params, "_meta": {**meta, **added}}}
+            raw = await self._link.channel.send(session, request, headers, call, on_progress)
             if call.raw is not None:
                 call.raw.result = call.redact(raw)
             answer = read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mcp import MCPError
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions
 
-from gateway.connection.call_request import send_stamped
+from gateway.connection.calls import Calls
 from gateway.connection.in_flight import InFlightCall
+from gateway.connection.redaction import Redactor
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
+from gateway.connection.server_requests import InFlightCalls
 from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from gateway.transport.delivery import GatewayAnswer
-
-if TYPE_CHECKING:
-    from gateway.connection.calls import Calls
-    from gateway.connection.redaction import Redactor
-    from gateway.connection.server_requests import InFlightCalls
-    from gateway.transport.link import Link
+from gateway.transport.link import Link
 
 
 class Forwarding:
@@ -93,7 +90,8 @@ class Forwarding:
         if request.wants_progress:
             own["progressToken"] = token
         wanted = request.wants_progress and not self._calls.notes_delivery
-        return await send_stamped(session, self._link.channel, stamped, options, call, on_progress if wanted else None)
+        headers = options.get("headers") or {}
+        return await self._link.channel.send(session, stamped, headers, call, on_progress if wanted else None)
 
     def _error_of_the_server(self, error: Exception, call: InFlightCall) -> Json | None:
         """The error that the server answered with; None where there was no answer."""

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 
 import anyio
 import structlog
-from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
+from mcp_types import jsonrpc_message_adapter
 from pydantic_core import to_json
 
-from gateway.transport.channel import Json, is_response, result_of
+from gateway.transport.channel import Json, OwnChannel, is_response, result_of
 from gateway.transport.delivery import Delivery
 from gateway.transport.lines import Oversize, parse_message, read_line, unusable_answer
-from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.link import Link
 from gateway.transport.streams import Inbox, Outbox
 
 log = structlog.get_logger(__name__)
 
 
-class LineCalls:
+class LineCalls(OwnChannel):
     """The channel of one connection. Its transport gives it each message that arrives."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -27,8 +27,8 @@ class LineCalls:
         self._waiting: dict[int, asyncio.Future[Json]] = {}
         """For the responses, by the number of the request."""
 
-    async def send(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
-        """As `Channel.send`."""
+    async def answer(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+        """As `OwnChannel.answer`."""
         self._outbox.write(to_json(request) + b"\n", delivery)
         # No `await` between the write and the registration: the answer is read by a callback, which cannot run before.
         number: int = request["id"]
@@ -88,13 +88,8 @@ class LineReader:
             if not self._link.stray:
                 self._link.stray = self._link.redact(line.decode("utf-8", "replace"))[:80]
                 log.warning("lines.garbage", server=self._server, begins=self._link.stray)
-        elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
+        elif self._link.is_for_mcp(message):
             self._inbox.put(message)
-            if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":
-                self._link.on_notification(message.method, message.params, None)  # a client's subscription, perhaps
-        else:
-            # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
-            self._link.on_notification(message.method, message.params, None)
 
     def _refuse(self, line: Oversize) -> None:
         limit, answered = self._limit, line.answered_id()

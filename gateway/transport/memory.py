@@ -54,7 +54,6 @@ class MemoryTransport:
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         self._inbox.close()
-        self._link.channel = None
         self._calls.close()
         if self._outbox.pipe is not None:
             self._outbox.pipe.close()

@@ -235,7 +235,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if process is None:
             return
         self._inbox.close()
-        self._link.channel = None
         self._calls.close()
         if self._inbox.reader is not None and not self._inbox.reader.is_closing():
             self._inbox.reader.resume_reading()  # a server that flushes into a full pipe cannot exit

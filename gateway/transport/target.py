@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import mcp_types as mcp
 from mcp import Client
@@ -13,18 +12,15 @@ from mcp import Client
 from gateway.config.models import Kind, ServerConfig
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
-from gateway.transport.http import HttpTransport
-from gateway.transport.http_client import Address
+from gateway.transport.forks import Forks
+from gateway.transport.http import http_streams
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
 from gateway.transport.memory import LineExchange, MemoryTransport
-from gateway.transport.oauth import Authority, AuthorizedTransport
+from gateway.transport.oauth import Authority
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
 from gateway.transport.wire import Listing
-
-if TYPE_CHECKING:
-    from gateway.transport.forks import Forks
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""
@@ -49,8 +45,7 @@ class NegotiatedProtocol:
     def authorize(self, config: ServerConfig) -> Authority | None:
         """The authority, made for the first connection; None where the entry has no client credentials."""
         if config.client_credentials is not None and self.authority is None:
-            assert config.url is not None
-            self.authority = Authority(Address(config.url).url, config)
+            self.authority = Authority(config)
         return self.authority
 
     def learn(self, client: Client) -> None:
@@ -78,7 +73,6 @@ def open_target(
     *,
     protocol: NegotiatedProtocol,
     connect: Connect | None,
-    patience_s: float,
     connections: HttpConnections,
     forks: Forks | None = None,
 ) -> Target:
@@ -89,14 +83,11 @@ def open_target(
         case Kind.STDIO:
             return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
         case Kind.HTTP:
-            transport = HttpTransport(
-                config, link, connections=connections, authority=protocol.authorize(config), patience_s=patience_s
-            )
-            return Target(transport, notes_delivery=True)
+            streams = http_streams(config, link, connections=connections, authority=protocol.authorize(config))
+            return Target(streams, notes_delivery=True)
         case Kind.SSE:
-            authority = protocol.authorize(config)
-            layer = partial(AuthorizedTransport, authority=authority) if authority is not None else None
-            return Target(SseTransport(config, link, posts=connections.slots, authorize=layer), notes_delivery=True)
+            sse = SseTransport(config, link, connections=connections, authority=protocol.authorize(config))
+            return Target(sse, notes_delivery=True)
         case Kind.IN_PROCESS:
             return _given(_build(config, server), server, config, link)
 

@@ -15,7 +15,7 @@ from gateway import Gateway, GatewayConfig
 from gateway.errors import ConnectTimeout, DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
 from gateway.leases.opening import Openings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
 

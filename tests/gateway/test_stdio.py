@@ -16,7 +16,7 @@ from gateway import Gateway, GatewayConfig
 from gateway.errors import ProtocolError
 from gateway.transport.lines import LineSplitter, Oversize, parse_line
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
 
