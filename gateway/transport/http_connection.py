@@ -218,34 +218,32 @@ class HttpConnections:
         Raises:
             HttpFault: there is none within `timeout_s`; nothing was sent.
         """
-        if not slot:
-            return await self._take(origin, tls, timeout_s)
         # On behalf of an object: the limiter takes each borrower once, and one task may have several posts under way.
-        holder = object()
-        try:
-            # First without waiting, which is cheaper: the awaited form yields to the event loop even when there is a
-            # slot.
-            self.slots.acquire_on_behalf_of_nowait(holder)
-        except anyio.WouldBlock:
-            await self.slots.acquire_on_behalf_of(holder)
-        try:
-            connection = await self._take(origin, tls, timeout_s)
-        except BaseException:  # cleanup, also when cancelled
-            self.slots.release_on_behalf_of(holder)
-            raise
-        connection.slot = holder
-        return connection
-
-    async def _take(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
+        holder = object() if slot else None
+        if holder is not None:
+            try:
+                # First without waiting, which is cheaper: the awaited form yields to the event loop even when there is
+                # a slot.
+                self.slots.acquire_on_behalf_of_nowait(holder)
+            except anyio.WouldBlock:
+                await self.slots.acquire_on_behalf_of(holder)
         idle = self._idle[origin]
         while idle:
             # The latest used first: the others reach their age limit and are closed, so the pool shrinks with the load.
             connection = idle.pop()
             self._number_idle -= 1
             if connection.usable and asyncio.get_running_loop().time() - connection.idle_since < KEEPALIVE_S:
-                return connection
+                break
             connection.close()
-        return await self._open(origin, tls, timeout_s)
+        else:
+            try:
+                connection = await self._open(origin, tls, timeout_s)
+            except BaseException:  # cleanup, also when cancelled
+                if holder is not None:
+                    self.slots.release_on_behalf_of(holder)
+                raise
+        connection.slot = holder
+        return connection
 
     async def _open(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
         secured = tls() if origin.scheme == "https" else None

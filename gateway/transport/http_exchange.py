@@ -79,57 +79,58 @@ class Exchanges:
                 decides whether it is sent again; anything else is sent once more with a new token.
         """
         place = delivery if method == "POST" else Delivery()
-        to, renewed = url or self._reached, False
+        slot, limit = not (lasting or delivery.nested), _NO_LIMIT if lasting else self.limit
+        to, renewed, authority, token = url or self._reached, False, self._authority, None
         while True:
-            token = await self._token(headers) if self._authority is not None else None
-            connection = await self._sent(method, to, headers, token, body, place, lasting=lasting)
-            answer = connection.answer
-            if answer.status < 300:
-                if body is not None and url is None:
-                    self._reached = to
-                return connection
+            if authority is not None:
+                # One that expires as it arrives is tried all the same.
+                token = authority.latest if renewed else await authority.token_for(self._version(headers))
+            data = self.requests.encode(method, to, headers, token, body)
+            connection = await self._connections.take(self.requests.origin(to), tls, self._timeout_s, slot=slot)
+            self._in_use.add(connection)
             try:
-                target = _followed(method, to, answer, place)
-                renew = target is None and not renewed and self._is_renewed(answer, token, place)
-            except HttpFault:
+                if body is not None:
+                    place.left()
+                connection.send(data, limit)
+                await connection.arrival()
+                answer = connection.answer
+                self.requests.keep_cookies(to, answer)
+                again = None if answer.status < 300 else self._again(method, to, answer, token, place, renewed=renewed)
+            except BaseException:  # cleanup, also when cancelled: in mid-answer it closes the connection
                 self.leave(connection)
                 raise
-            if target is None and not renew:
-                self._reached = self.requests.url
+            if again is None:
+                if body is not None and url is None:
+                    self._reached = to if answer.status < 300 else self.requests.url
                 return connection
             # Its body has no reader, and may have no end.
             self.leave(connection)
-            if renew and self._authority is not None:
-                await self._authority.renew(token, answer, self._version(headers))
+            if authority is not None and again == to:
+                await authority.renew(token, answer, self._version(headers))
                 renewed = True
-            to = target or to
+            to = again
 
-    async def _sent(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        token: str | None,
-        body: bytes | None,
-        delivery: Delivery,
-        *,
-        lasting: bool,
-    ) -> HttpConnection:
-        data = self.requests.encode(method, url, headers, token, body)
-        connection = await self._connections.take(
-            self.requests.origin(url), tls, self._timeout_s, slot=not (lasting or delivery.nested)
-        )
-        self._in_use.add(connection)
-        try:
-            if body is not None:
-                delivery.left()
-            connection.send(data, _NO_LIMIT if lasting else self.limit)
-            await connection.arrival()
-        except BaseException:  # cleanup, also when cancelled: in mid-answer it closes the connection
-            self.leave(connection)
-            raise
-        self.requests.keep_cookies(url, connection.answer)
-        return connection
+    def _again(
+        self, method: str, url: str, answer: HttpAnswer, token: str | None, delivery: Delivery, *, renewed: bool
+    ) -> str | None:
+        """Where to send a request again after this answer: to another place, or to the same one with another token.
+
+        None where the answer counts. Raises `HttpFault` as `open`.
+        """
+        target = redirected(method, url, answer.status, answer.header(b"location"))
+        if target is not None:
+            if not delivery.may_follow(url, target):
+                raise HttpFault(Broke.LINE, f"{answer.status_line}: redirected again, or to where it was sent before")
+            return target
+        challenge = answer.header(b"www-authenticate")
+        if self._authority is None or renewed or not is_rejection(answer.status, challenge):
+            return None
+        if not delivery.is_call:
+            return url
+        self._authority.reject(token, answer)
+        if challenge:
+            raise HttpFault(Broke.REJECTED, f"the server rejected the access token (HTTP {answer.status})")
+        return None  # without a challenge it is a status like any other
 
     def leave(self, connection: HttpConnection, *, answered: bool = False) -> None:
         """End the use of a connection; it is kept where its answer was read to the end.
@@ -145,33 +146,8 @@ class Exchanges:
         for connection in list(self._in_use):
             connection.fail(HttpFault(Broke.LINE, reason))
 
-    async def _token(self, headers: Mapping[str, str]) -> str | None:
-        assert self._authority is not None
-        return self._authority.token or await self._authority.token_for(self._version(headers))
-
     def _version(self, headers: Mapping[str, str]) -> str:
         return headers.get(MCP_PROTOCOL_VERSION_HEADER) or self.requests.version
-
-    def _is_renewed(self, answer: HttpAnswer, token: str | None, delivery: Delivery) -> bool:
-        """Whether an answer asks for another token than this one. Raises `HttpFault` where it does so of a call."""
-        challenge = answer.header(b"www-authenticate")
-        if self._authority is None or not is_rejection(answer.status, challenge):
-            return False
-        if not delivery.is_call:
-            return True
-        self._authority.reject(token, answer)
-        # Without a challenge it is a status like any other.
-        if challenge:
-            raise HttpFault(Broke.REJECTED, f"the server rejected the access token (HTTP {answer.status})")
-        return False
-
-
-def _followed(method: str, url: str, answer: HttpAnswer, delivery: Delivery) -> str | None:
-    """Where an answer sends the request; None where that is not followed. Raises `HttpFault` where it goes round."""
-    target = redirected(method, url, answer.status, answer.header(b"location"))
-    if target is not None and not delivery.may_follow(url, target):
-        raise HttpFault(Broke.LINE, f"{answer.status_line}: redirected again, or to where it was sent before")
-    return target
 
 
 def explain_start(link: Link, fault: HttpFault) -> None:

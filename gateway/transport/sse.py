@@ -55,6 +55,7 @@ class SseTransport:
             self._messages, received = anyio.create_memory_object_stream[SessionMessage](0)
             self._stack.callback(received.close)
             self._stack.callback(self._messages.close)
+            self._stack.callback(self._exchanges.close, "the connection was closed")
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
             # On the stack above the group, so it runs first: the reader never ends by itself.
             self._stack.callback(tasks.cancel_scope.cancel)
