@@ -10,13 +10,23 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, Protocol, cast
 
 import anyio
 from mcp import MCPError
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
-from mcp_types import INTERNAL_ERROR, JSONRPCError, JSONRPCMessage, JSONRPCResponse, RequestId, jsonrpc_message_adapter
+from mcp_types import (
+    INTERNAL_ERROR,
+    CancelledNotification,
+    CancelledNotificationParams,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    RequestId,
+    jsonrpc_message_adapter,
+)
 from opentelemetry.propagate import inject
 from opentelemetry.trace import ProxyTracerProvider, SpanKind, StatusCode, get_tracer, get_tracer_provider
 from pydantic import ValidationError
@@ -43,7 +53,7 @@ class Channel(Protocol):
         """Send a request and wait for its response; returns the response's result. Cancelling it tells the server.
 
         Args:
-            session: The connection's, which numbers the requests.
+            session: The connection's, which tells the server of requests that are given up.
             request: Its method and its parameters, with `_meta`; it is kept as it is.
             headers: For transports that have any.
             delivery: Where it is noted how far the request got, and how it broke.
@@ -55,6 +65,10 @@ class Channel(Protocol):
             anyio.BrokenResourceError: there is none, as noted on `delivery`.
         """
         ...
+
+
+_numbers = count(1 << 30)
+"""Of requests; above those of mcp's session, which shares the line and counts its own requests from 1."""
 
 
 class OwnChannel(ABC):
@@ -73,10 +87,7 @@ class OwnChannel(ABC):
         on_progress: ProgressFnT | None = None,
     ) -> Json:
         """As `Channel.send`."""
-        dispatcher: Any = session._dispatcher  # pyright: ignore[reportPrivateUsage]
-        # From mcp's counter: both kinds of requests share the line, and their ids must not collide.
-        number: int = dispatcher._allocate_id()
-        delivery.request_id = number
+        number = delivery.request_id = next(_numbers)
         numbered = {"jsonrpc": "2.0", "id": number, **request}
         try:
             if isinstance(get_tracer_provider(), ProxyTracerProvider):  # this program traces nothing
@@ -85,15 +96,15 @@ class OwnChannel(ABC):
                 return await self.answer(traced, headers, delivery)
         except asyncio.CancelledError:
             if delivery.sent is not Sent.NOTHING:
+                given_up = CancelledNotificationParams(request_id=number, reason="caller cancelled")
                 # Shielded, since this task is being cancelled.
                 with anyio.move_on_after(_CANCEL_S, shield=True):
-                    reason = {"requestId": number, "reason": "caller cancelled"}
-                    await dispatcher.notify("notifications/cancelled", reason)
+                    await session.send_notification(CancelledNotification(params=given_up))
             raise
 
 
 class SessionChannel:
-    """mcp's session itself, on transports that are not the gateway's own."""
+    """mcp's session: over SSE, to the SDK's servers in this process, and over transports that `connect=` gave."""
 
     async def send(
         self,

@@ -67,9 +67,11 @@ class HttpCalls(OwnChannel):
         answer = connection.answer
         if request["method"] == "initialize":
             self._exchanges.requests.learn(session_id=answer.header(b"mcp-session-id").decode("latin-1"))
+        is_plain = answer.status == 200 and not answer.encoding
         try:
-            if answer.status != 200 or not answer.is_event_stream or answer.encoding:
-                self._check(answer)
+            if not is_plain or not answer.is_event_stream:
+                if not is_plain or not answer.is_document:
+                    self._check(answer)
                 while not answer.complete:
                     await connection.arrival()
                 return _in_document(answer, request)
