@@ -17,23 +17,23 @@ import structlog
 
 from benchmarks.echo_server import STDIO_ARGUMENTS
 from gateway import Gateway, GatewayConfig
-from gateway.transport.channel import Channel, Json
+from gateway.transport.channel import Json, OwnChannel
 from gateway.transport.delivery import Delivery
 from rollout.process import tune_collector
 
 TEXT = "x" * 100
 
 
-class Answered:
+class Answered(OwnChannel):
     """A channel that asks its server once, and has the answer from then on."""
 
-    def __init__(self, asked: Channel) -> None:
+    def __init__(self, asked: OwnChannel) -> None:
         self._asked = asked
         self._answer: Json | None = None
 
-    async def send(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+    async def answer(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
         if self._answer is None:
-            self._answer = await self._asked.send(request, headers, delivery)
+            self._answer = await self._asked.answer(request, headers, delivery)
         return self._answer
 
 
@@ -42,7 +42,7 @@ async def main(calls: int, rounds: int) -> None:
     config = GatewayConfig.model_validate({"servers": {"bench": entry}})
     async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
         link = next(iter(gateway.connections))._link  # pyright: ignore[reportPrivateUsage]
-        assert link.channel is not None
+        assert isinstance(link.channel, OwnChannel)
         link.channel = Answered(link.channel)
         tune_collector()
         spent: list[float] = []

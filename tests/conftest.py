@@ -11,8 +11,6 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from gateway.connection import call_request
-
 # The same examples on every run, and no clock: a busy machine is no failure.
 settings.register_profile("mcp_rollout", deadline=None, derandomize=True, database=None)
 settings.load_profile("mcp_rollout")
@@ -21,15 +19,6 @@ settings.load_profile("mcp_rollout")
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(params=["channel", "mcps_session"])
-def both_call_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test runs twice: with `tools/call` on the transport's channel, and through mcp's session, which sends the
-    calls of programs with a tracer provider."""
-    if request.param == "mcps_session":
-        # Not by such a provider: mcp's tracers keep the first one for the rest of the process.
-        monkeypatch.setattr(call_request, "_untraced", lambda: False)
 
 
 @pytest.fixture(scope="session", autouse=True)

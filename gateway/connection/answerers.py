@@ -12,7 +12,7 @@ from gateway.config.models import GatewayConfig, SamplingConfig
 from gateway.connection.in_flight import Answerer, Question
 from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind
-from gateway.transport.http_client import certificates
+from gateway.transport.http_address import certificates
 from gateway.types import Role, ToolDefinition
 from mcp_wire import chat_api
 from mcp_wire.control_text import break_control_text

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from gateway import sdk
 from gateway.config.models import ServerConfig
 from gateway.connection.any_connection import OutgoingCall
-from gateway.connection.call_request import CallRequests
 from gateway.connection.deadline import Deadline, Deadlines
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
@@ -39,6 +38,33 @@ _MAX_ROUNDS = 10
 _ROUND_S = 0.05
 
 
+class Stamps:
+    """What mcp's session adds to each call of a tool: the protocol version and the client in `_meta`, and headers.
+
+    It is asked once for each tool, except where it mirrors arguments into headers.
+    """
+
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+        self._handshake: object = None
+        self._of_tools: dict[str, tuple[Json, Mapping[str, str]]] = {}
+
+    def of_tool(self, session: ClientSession, params: Json) -> tuple[Json, Mapping[str, str]]:
+        """What is added to `_meta`, and the headers."""
+        handshake, name = session.discover_result or session.initialize_result, params["name"]
+        if session is not self._session or handshake is not self._handshake:
+            self._session, self._handshake, self._of_tools = session, handshake, {}
+        mirrored = sdk.header_maps(session).get(name)
+        if not mirrored and (known := self._of_tools.get(name)) is not None:
+            return known
+        meta: Json = {}
+        options = sdk.stamp(session, {"method": "tools/call", "params": {**params, "_meta": meta}})
+        added = meta, options.get("headers") or {}
+        if not mirrored:
+            self._of_tools[name] = added
+        return added
+
+
 class Calls:
     """The requests of one connection. Its owner sets `session` while it is open."""
 
@@ -47,7 +73,7 @@ class Calls:
     ) -> None:
         self._server, self._config = server, config
         self._link, self._in_flight, self._redactor = link, in_flight, redactor
-        self._requests = CallRequests()
+        self._stamps = Stamps()
         self._deadlines: dict[float, Deadlines] = {}
         """By the seconds that a call may take, of which a configuration has few."""
         self.session: ClientSession | None = None
@@ -138,12 +164,14 @@ class Calls:
         answers: Json | None = None
         on_progress = None if self.notes_delivery else call.on_progress
         for _ in range(_MAX_ROUNDS):
-            params = {"name": name, "arguments": arguments, "_meta": meta}
+            params: Json = {"name": name, "arguments": arguments}
             if state is not None:
                 params["requestState"] = state
             if answers is not None:
                 params["inputResponses"] = answers
-            raw = await self._requests.send(session, self._link.channel, params, call, on_progress)
+            added, headers = self._stamps.of_tool(session, params)
+            request: Json = {"method": "tools/call", "params": {**params, "_meta": {**meta, **added}}}
+            raw = await self._link.channel.send(session, request, headers, call, on_progress)
             if call.raw is not None:
                 call.raw.result = call.redact(raw)
             answer = read_answer(raw, session.protocol_version or LATEST_HANDSHAKE_VERSION)

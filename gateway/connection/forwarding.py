@@ -9,7 +9,6 @@ from mcp import MCPError
 from mcp.client.session import ClientSession
 
 from gateway import sdk
-from gateway.connection.call_request import send_stamped
 from gateway.connection.calls import Calls
 from gateway.connection.in_flight import InFlightCall
 from gateway.connection.redaction import Redactor
@@ -90,7 +89,8 @@ class Forwarding:
         if request.wants_progress:
             own["progressToken"] = token
         wanted = request.wants_progress and not self._calls.notes_delivery
-        return await send_stamped(session, self._link.channel, stamped, options, call, on_progress if wanted else None)
+        headers = options.get("headers") or {}
+        return await self._link.channel.send(session, stamped, headers, call, on_progress if wanted else None)
 
     def _error_of_the_server(self, error: Exception, call: InFlightCall) -> Json | None:
         """The error that the server answered with; None where there was no answer."""

@@ -125,7 +125,7 @@ class Redactor:
 
     def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = Secrets(config)
-        self._tokens = tokens
+        self._tokens = tokens if config.client_credentials is not None else tuple[str]
 
     def error(self, error: Broken) -> Broken:
         """The same error; where its message contained a secret, without its cause too, which may quote it."""

@@ -165,16 +165,13 @@ class Openings:
     ) -> Connection:
         if self._closing:
             raise ServerUnavailable("the gateway is closing", server=server)
-        answered, patience_s = requests_answered(self._config)
-        longest_s = max(config.start_timeout_s, self._config.reset_timeout_s, self._config.release_timeout_s)
-        patience_s += max(0.0, longest_s - config.call_timeout_s)
+        answered, _ = requests_answered(self._config)
         protocol = self.protocols[server]
         target = partial(
             self._open_target,
             server,
             config,
             protocol=protocol,
-            patience_s=patience_s,
             connections=self.http,
             forks=self.forks.get(server),
         )

@@ -8,16 +8,15 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-import anyio
 from pydantic_core import to_json
 
 from gateway.remote.hosts import HostConfig
 from gateway.remote.names import CAPABILITIES_META, CLIENT_META, EXTENSION, PROTOCOL, PROTOCOL_META, VERSION
 from gateway.transport.channel import read_json
 from gateway.transport.delivery import Broke
+from gateway.transport.http_address import Origin, tls
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_request import Origin, tls
 
 Json = dict[str, Any]
 
@@ -82,26 +81,17 @@ class Posts:
         return await self._exchange(head + body)
 
     async def _exchange(self, request: bytes) -> tuple[HttpAnswer, Json]:
-        # On behalf of an object: the limiter takes each borrower once, and one task may have several posts under way.
-        slots, holder = self._connections.slots, object()
+        # With a slot, as posts to servers: both share the gateway's descriptors.
+        connection = await self._connections.take(self._origin, tls, self.host.connect_timeout_s)
         try:
-            # The gateway's own slots: posts to hosts and to servers share its descriptors.
-            slots.acquire_on_behalf_of_nowait(holder)
-        except anyio.WouldBlock:
-            await slots.acquire_on_behalf_of(holder)
-        try:
-            connection = await self._connections.take(self._origin, tls, self.host.connect_timeout_s)
-            try:
-                connection.send(request, self.host.max_message_bytes)
-                answer = connection.answer
+            connection.send(request, self.host.max_message_bytes)
+            answer = connection.answer
+            await connection.arrival()
+            while not answer.complete:
                 await connection.arrival()
-                while not answer.complete:
-                    await connection.arrival()
-            finally:
-                # Also when cut: the rest of this answer would be read as that of the connection's next request.
-                connection.leave(answered=False)
         finally:
-            slots.release_on_behalf_of(holder)
+            # Also when cut: the rest of this answer would be read as that of the connection's next request.
+            connection.leave(answered=False)
         # A page of a proxy, for example; `RemoteHost` decides by the status alone.
         if not answer.is_document:
             return answer, {}

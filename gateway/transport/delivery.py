@@ -7,13 +7,9 @@ At most once is decided here and nowhere else: transports note facts on the `Del
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from enum import StrEnum
 from typing import Self
-
-import anyio
 
 _MOST_REDIRECTS = 5
 _BURST = 5
@@ -99,19 +95,17 @@ class Pace:
 class Delivery:
     """The facts about one request. Transports write them, the connection reads them when the request fails.
 
-    What is sent within `with Delivery() as delivery:` is that request. Leaving the block cancels whatever a transport
-    still does for it within `awaited()`.
+    What is sent within `with Delivery() as delivery:` is that request.
 
     Args:
-        background: Whether no caller waits for an answer: notifications, and answers to a server's requests.
         nested: Whether a call that is itself in flight waits for this request.
     """
 
     is_call = False
     """Whether it is one attempt at a call, which only `gateway.leases.sending` sends again."""
 
-    def __init__(self, *, background: bool = False, nested: bool = False) -> None:
-        self.background, self.nested = background, nested
+    def __init__(self, *, nested: bool = False) -> None:
+        self.nested = nested
         self.sent = Sent.NOTHING
         self.broke: Broke | None = None
         self.reason = ""
@@ -120,8 +114,6 @@ class Delivery:
         """Its JSON-RPC id, where it went over a channel."""
         self._pace: Pace | None = None
         self._redirects: set[str] = set()
-        self._over = False
-        self._scopes: list[anyio.CancelScope] = []
         self._outer: Token[Delivery | None] | None = None
 
     @property
@@ -165,26 +157,8 @@ class Delivery:
     def __exit__(self, *_: object) -> None:
         assert self._outer is not None
         DELIVERY.reset(self._outer)
-        self._over = True
-        # A copy, because each cancelled block removes its scope.
-        for scope in tuple(self._scopes):
-            scope.cancel()
-
-    @contextmanager
-    def awaited(self) -> Generator[None]:
-        """Run the block until the request is over: then it is cancelled, without an error for the code behind it."""
-        scope = anyio.CancelScope()
-        # A transport may get here after the caller has gone, since mcp runs it in its own tasks.
-        if self._over:
-            scope.cancel()
-        self._scopes.append(scope)
-        try:
-            with scope:
-                yield
-        finally:
-            self._scopes.remove(scope)
 
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
-"""The request being sent in this context. mcp runs transports in the caller's context or in a copy of it, so they find
-their request here; it is the gateway's only context variable."""
+"""The request being sent in this context. mcp's session writes a request in its caller's context, so transports find
+theirs here; it is the gateway's only context variable."""

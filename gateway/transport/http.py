@@ -1,101 +1,190 @@
-"""The streamable HTTP transport: mcp's own, on a client that confines faults to single calls."""
+"""The streamable HTTP transport: mcp's session over the connections that carry the calls.
+
+A message is posted by the task that writes it, in its context, so that a fault ends one request and not the session.
+Nothing else waits for messages without a response, such as answers to a server's requests: these are posted in the
+background.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
 
 import anyio
-from mcp.client.streamable_http import streamable_http_client
+from anyio.abc import TaskGroup
+from mcp import MCPError
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PARSE_ERROR, JSONRPCNotification, JSONRPCRequest
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from gateway.transport.call_guard import CallGuard
+from gateway.config.models import ServerConfig
+from gateway.transport.channel import typed
+from gateway.transport.delivery import DELIVERY, Broke, Delivery, GatewayAnswer
+from gateway.transport.http_address import load_certificates
+from gateway.transport.http_answer import HttpFault
 from gateway.transport.http_calls import HttpCalls
-from gateway.transport.http_client import Address, load_certificates, open_client
 from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_request import Requests
-from gateway.transport.http_streams import BackgroundPosts, ReadStream, WriteStream
+from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
+from gateway.transport.lines import Json, bounded
 from gateway.transport.link import Link
-from gateway.transport.oauth import AuthorizedTransport
+from gateway.transport.oauth import Authority
+from mcp_wire.streams import OpenStream
 
-if TYPE_CHECKING:
-    from gateway.config.models import ServerConfig
-    from gateway.transport.oauth import Authority
-
-_SPARE_S = 5.0
-"""How much longer than a call's own deadline a read may take, so that the deadline is what ends the call."""
+_POSTS_AT_ONCE = 8
+_MOST_WAITING_POSTS = 1000
 
 
-class HttpTransport:
-    """mcp's streams over an HTTP client that this connection alone uses.
+@asynccontextmanager
+async def http_streams(
+    config: ServerConfig, link: Link, *, connections: HttpConnections, authority: Authority | None = None
+) -> AsyncGenerator[tuple[ReadStream, WriteStream]]:
+    """The streams that mcp's session works on; `link` gets the channel.
 
     Args:
         authority: Has the access tokens for the server, where it needs any.
-        connections: Carry the calls, and bound the gateway's posts that are under way.
-        patience_s: How much longer than a call a stream may be silent: while a request of the server is answered, and
-            in requests that have other bounds.
+        connections: Those of the gateway.
     """
+    await load_certificates()
+    exchanges = Exchanges(config, connections=connections, authority=authority)
+    inbound = ReadStream()
+    calls = HttpCalls(link, exchanges, inbound.put)
+    async with anyio.create_task_group() as tasks:
+        link.carry(calls)
+        try:
+            yield inbound, WriteStream(config, link, exchanges, calls, inbound, tasks)
+        finally:
+            exchanges.close("the connection was closed")
+            if exchanges.requests.session_id:
+                with suppress(HttpFault):
+                    exchanges.leave(await exchanges.open("DELETE", {}, None, Delivery()), answered=True)
+            tasks.cancel_scope.cancel()
+            await inbound.aclose()
+
+
+class ReadStream(OpenStream):
+    """Messages of the server, each with the context of the request that it arrived within.
+
+    Without a buffer: mcp's dispatcher takes one message before the next is read from the socket, so a flood is held
+    back there.
+    """
+
+    def __init__(self) -> None:
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[SessionMessage, Context]](0)
+        self.last_context: Context | None = None
+        """The context that the last message was put in; mcp's dispatcher reads it."""
+
+    async def put(self, message: SessionMessage) -> None:
+        """Add a message that arrived in the caller's context. Raises `BrokenResourceError` once it is closed."""
+        await self._send.send((message, copy_context()))
+
+    async def receive(self) -> SessionMessage:
+        message, self.last_context = await self._receive.receive()
+        return message
+
+    async def aclose(self) -> None:
+        self._receive.close()
+        self._send.close()
+
+    def __aiter__(self) -> ReadStream:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        return await self.receive()  # which ends with the task that reads it
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class WriteStream(OpenStream):
+    """Posts the messages of mcp's session."""
 
     def __init__(
         self,
         config: ServerConfig,
         link: Link,
-        *,
-        connections: HttpConnections,
-        authority: Authority | None = None,
-        patience_s: float = 0.0,
+        exchanges: Exchanges,
+        calls: HttpCalls,
+        inbound: ReadStream,
+        tasks: TaskGroup,
     ) -> None:
-        self._config, self._link, self._connections = config, link, connections
-        self._authority, self._patience_s = authority, patience_s
-        self._stack = AsyncExitStack()
+        self._most_s = config.call_timeout_s
+        self._link, self._exchanges, self._calls, self._inbound, self._tasks = link, exchanges, calls, inbound, tasks
+        self._slots = anyio.CapacityLimiter(_POSTS_AT_ONCE)
+        self._waiting = 0
 
-    async def __aenter__(self) -> Any:
-        await load_certificates()
-        return await self._stack.enter_async_context(self._streams())
+    async def send(self, item: SessionMessage, /) -> None:
+        """Post a message, and a request until its response is there.
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> bool | None:
-        return await self._stack.__aexit__(exc_type, exc_val, exc_tb)
+        Raises:
+            MCPError: a request has no response that mcp could read.
+        """
+        message, headers = item.message, dict[str, str]()
+        if isinstance(item.metadata, ClientMessageMetadata):
+            headers = item.metadata.headers or headers
+        if isinstance(message, JSONRPCRequest):
+            await self._request(message, headers)
+            return
+        body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        method = message.method if isinstance(message, JSONRPCNotification) else ""
+        if method == "notifications/initialized":  # a server may refuse requests that overtake it
+            await self._post(headers, body)
+            if self._exchanges.requests.session_id:
+                self._tasks.start_soon(self._calls.hear)
+        # From 2026-07-28 on a closed connection means the same, and clients send no notifications.
+        elif method == "notifications/cancelled" and self._exchanges.requests.version in MODERN_PROTOCOL_VERSIONS:
+            pass
+        # A few at a time, since each takes a connection, and only so many wait: a server that sends requests faster
+        # than it takes the answers gets no answer to some.
+        elif self._waiting < _MOST_WAITING_POSTS:
+            self._waiting += 1
+            self._tasks.start_soon(self._post_in_turn, headers, body)
 
-    @asynccontextmanager
-    async def _streams(self) -> AsyncGenerator[Any]:
-        config, link = self._config, self._link
-        assert config.url is not None
-        address = Address(config.url)
-        background = BackgroundPosts(config.call_timeout_s)
-        client = open_client(
-            config,
-            address,
-            authorize=partial(AuthorizedTransport, authority=self._authority) if self._authority else None,
-            guard=partial(
-                CallGuard,
-                link=link,
-                limit=config.max_message_bytes,
-                background=background,
-                posts=self._connections.slots,
-            ),
-            read_timeout_s=config.call_timeout_s + self._patience_s + _SPARE_S,
-        )
-        requests = Requests(client, address, self._authority)
-        async with (
-            client,
-            background,
-            # The guard bounds answers; mcp would report an event that is too large for it like an answer of the server.
-            streamable_http_client(address.url, http_client=client, max_sse_event_size=None) as (read, write),
-            anyio.create_task_group() as pumping,
-        ):
-            inbound = ReadStream(read, link)
-            pumping.start_soon(inbound.pump)
-            calls = HttpCalls(config, link, requests=requests, connections=self._connections, inbound=inbound)
-            link.channel = calls
-            try:
-                yield inbound, WriteStream(write)
-            finally:
-                # Before the client closes: later calls go to mcp's session, which reports the closed connection; those
-                # under way end here.
-                link.channel = None
-                calls.close("the connection was closed")
-                pumping.cancel_scope.cancel()
+    async def _request(self, message: JSONRPCRequest, headers: Mapping[str, str]) -> None:
+        delivery, requests = DELIVERY.get() or Delivery(), self._exchanges.requests
+        # A new attempt: what broke the one before it does not count any more.
+        delivery.mend()
+        if message.method == "initialize":  # it negotiates anew, whatever was tried before
+            requests.learn(session_id="", version="")
+        else:
+            requests.learn(version=headers.get(MCP_PROTOCOL_VERSION_HEADER))
+        request: Json = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        try:
+            response = await self._calls.response(request, headers, delivery)
+            answer = bounded(typed({**response, "id": message.id}))
+        except HttpFault as fault:
+            delivery.break_off(fault.broke, fault.reason)
+            explain_start(self._link, fault)
+            raise self._as_error(fault) from fault
+        except ValueError as error:
+            raise MCPError(PARSE_ERROR, str(error), GatewayAnswer(str(error))) from error
+        await self._inbound.put(SessionMessage(answer))
+
+    def _as_error(self, fault: HttpFault) -> MCPError:
+        """A fault as mcp expects it, which takes some for an earlier protocol and tries that."""
+        if isinstance(fault, StatusFault) and fault.error is not None:
+            return MCPError(fault.error.code, fault.error.message, fault.error.data)
+        if isinstance(fault, StatusFault) and fault.status == 404 and fault.broke is Broke.LINE:
+            return MCPError(METHOD_NOT_FOUND, fault.reason)
+        return MCPError(INTERNAL_ERROR, fault.reason)
+
+    async def _post_in_turn(self, headers: Mapping[str, str], body: bytes) -> None:
+        try:
+            # The wait for its turn included: a server that takes no answers leaves none waiting for longer.
+            with anyio.move_on_after(self._most_s):
+                async with self._slots:
+                    await self._post(headers, body)
+        finally:
+            self._waiting -= 1
+
+    async def _post(self, headers: Mapping[str, str], body: bytes) -> None:
+        try:
+            # Without a slot: a call may wait for this.
+            connection = await self._exchanges.open("POST", headers, body, Delivery(nested=True))
+        except HttpFault as fault:
+            explain_start(self._link, fault)
+            return
+        if connection.answer.status >= 300:
+            explain_start(self._link, StatusFault(connection.answer))
+        self._exchanges.leave(connection, answered=True)

@@ -1,206 +1,145 @@
-"""`tools/call` over streamable HTTP on the gateway's own connections; answers are documents or event streams."""
+"""Requests over streamable HTTP, whoever sends them, and their responses: in a document, an event stream, or the rest
+of one that broke off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import anyio
-from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification
+from mcp_types import JSONRPCError
 from pydantic_core import to_json
 
-from gateway.transport.channel import Json, LeftToSession, answers, is_response, read_json, result_of, typed
+from gateway.transport.channel import Json, OwnChannel, answers, is_response, read_json, result_of, typed
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
-from gateway.transport.http_client import NOT_FOLLOWED, redirected
-from gateway.transport.http_connection import HttpConnection, HttpConnections
-from gateway.transport.http_request import Requests, tls
-from gateway.transport.http_streams import ReadStream
+from gateway.transport.http_connection import HttpConnection
+from gateway.transport.http_exchange import Exchanges, StatusFault
 from gateway.transport.link import Link
 
-if TYPE_CHECKING:
-    from gateway.config.models import ServerConfig
-
+_SUBSCRIBE = "subscriptions/listen"
 _MOST_FAILED_RESUMPTIONS = 2
 _RESUME_S = 1.0
 """Before a stream is resumed, where its server does not say how long to wait."""
+_SILENT_S = 300.0
+"""How long a subscription may be silent. It is then lost, as where the server went away without a word."""
 _NO_RESPONSE = "the answer is no response to this request"
 _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
 _PIECE_BYTES = 128 << 10
 """Bytes of a stream that are read before other tasks get theirs: each may be a line."""
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""What ends an event."""
 
 
-class HttpCalls:
-    """The channel of one connection.
+class HttpCalls(OwnChannel):
+    """The channel of one connection, and the way of what mcp's session sends beside it.
 
     Args:
-        requests: Builds requests as the connection's client would.
-        inbound: Takes the messages of an event stream that mcp handles.
+        to_session: Takes the messages of the server that mcp's session handles.
     """
 
     def __init__(
-        self,
-        config: ServerConfig,
-        link: Link,
-        *,
-        requests: Requests,
-        connections: HttpConnections,
-        inbound: ReadStream,
+        self, link: Link, exchanges: Exchanges, to_session: Callable[[SessionMessage], Awaitable[None]]
     ) -> None:
-        self._config, self._link, self._requests = config, link, requests
-        self._connections, self._inbound = connections, inbound
-        self._in_use: set[HttpConnection] = set()
+        self._link, self._exchanges, self._to_session = link, exchanges, to_session
 
-    async def send(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
-        """As `Channel.send`."""
-        release = None if delivery.nested else await self._slot()
+    async def answer(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+        """As `OwnChannel.answer`."""
         try:
-            return result_of(await self._answer(request, headers, delivery))
+            return result_of(await self.response(request, headers, delivery))
         except HttpFault as fault:
             delivery.break_off(fault.broke, fault.reason)
             raise anyio.BrokenResourceError from fault
-        finally:
-            if release is not None:
-                release()
 
-    def close(self, reason: str) -> None:
-        """End every exchange under way."""
-        for connection in list(self._in_use):
-            connection.fail(HttpFault(Broke.LINE, reason))
+    async def response(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+        """Post a request; returns its response.
 
-    async def _slot(self) -> Callable[[], None]:
-        """Wait for a slot; returns what gives it back. A call that another call waits for needs none."""
-        # On behalf of an object: the limiter takes each borrower once, and one task may have several posts under way.
-        holder, slots = object(), self._connections.slots
-        try:
-            # First without waiting, which is cheaper: the awaited form yields to the event loop even when there is a
-            # slot.
-            slots.acquire_on_behalf_of_nowait(holder)
-        except anyio.WouldBlock:
-            await slots.acquire_on_behalf_of(holder)
-        return partial(slots.release_on_behalf_of, holder)
-
-    async def _answer(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
-        """Post a request; returns its response. Raises what `send` raises, and `HttpFault`."""
-        token = self._requests.token
-        connection = await self._exchange("POST", headers, to_json(request), delivery)
-        answer = connection.answer
-        try:
-            if answer.status == 200 and answer.is_event_stream and not answer.encoding:
-                return await self._in_events(connection, request, headers, delivery)
-            self._check(answer, token)
-            while not answer.complete:
-                await connection.arrival()
-        finally:
-            self._leave(connection)
-        return _in_document(answer, request)
-
-    async def _exchange(
-        self, method: str, headers: Mapping[str, str], body: bytes | None, delivery: Delivery
-    ) -> HttpConnection:
-        """Send a request, and again where it is redirected; returns its connection once the answer has begun.
-
-        `_leave` ends the use of the connection.
+        Raises:
+            ValueError: what came is no response to it.
+            HttpFault: nothing came that could be one.
         """
-        url, place = self._requests.reached, delivery if method == "POST" else Delivery()
-        while True:
-            connection = await self._sent(method, url, headers, body, delivery)
-            answer = connection.answer
-            target = redirected(method, url, answer.status, answer.header(b"location"))
-            if target is None:
-                if method == "POST":
-                    self._requests.reached = url if answer.status == 200 else self._requests.url
-                return connection
-            self._leave(connection)
-            if not place.may_follow(url, target):
-                raise HttpFault(Broke.LINE, answer.status_line + NOT_FOLLOWED)
-            url = target
-
-    async def _sent(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, delivery: Delivery
-    ) -> HttpConnection:
-        data = self._requests.encode(method, url, headers, body)
-        # mcp's session gets the token, and this call goes with it.
-        if data is None:
-            raise LeftToSession
-        origin, timeout_s = self._requests.origin(url), self._config.start_timeout_s
-        connection = await self._connections.take(origin, tls, timeout_s)
-        self._in_use.add(connection)
+        lasting = request["method"] == _SUBSCRIBE
+        connection = await self._exchanges.open("POST", headers, to_json(request), delivery, lasting=lasting)
+        answer = connection.answer
+        if request["method"] == "initialize":
+            self._exchanges.requests.learn(session_id=answer.header(b"mcp-session-id").decode("latin-1"))
+        is_plain = answer.status == 200 and not answer.encoding
         try:
-            # A GET that resumes a stream says nothing about whether the call was sent.
-            if body is not None:
-                delivery.left()
-            connection.send(data, self._config.max_message_bytes)
-            await connection.arrival()
-        except BaseException:  # cleanup, also when cancelled: in mid-answer it closes the connection
-            self._leave(connection)
-            raise
-        self._requests.keep_cookies(url, connection.answer)
-        return connection
-
-    def _leave(self, connection: HttpConnection) -> None:
-        """End the use of a connection; it is kept where its answer was read to the end."""
-        self._in_use.discard(connection)
-        connection.leave(answered=False)
-
-    def _check(self, answer: HttpAnswer, token: str | None) -> None:
-        """Raise where an answer that is no event stream cannot hold the response, before its body is read."""
-        if answer.status == 404 and self._requests.session_id:
-            # Streamable HTTP, "Session Management": this status and this header mean that the session is over.
-            raise HttpFault(Broke.SESSION, "the server has ended this session and what it held")
-        if self._requests.rejected(answer, token):
-            # The table decides whether the call is sent again; then mcp's session gets the new token.
-            raise HttpFault(Broke.REJECTED, f"the server rejected the access token (HTTP {answer.status})")
-        if answer.encoding:
-            problem = f"the answer is encoded ({answer.encoding}), although `identity` was requested"
-            raise HttpFault(Broke.CONTENT, problem)
-        if answer.status != 200 and (answer.status < 400 or not answer.is_document):
-            raise HttpFault(Broke.LINE, answer.status_line)
-        if not answer.is_document:
-            kind = answer.header(b"content-type")[:80].decode("latin-1")
-            raise HttpFault(Broke.CONTENT, f"the answer has the content type {kind!r}")
-
-    async def _in_events(
-        self, connection: HttpConnection, request: Json, headers: Mapping[str, str], delivery: Delivery
-    ) -> Json:
-        """The response in an event stream, or in what resumes it."""
-        events = EventStream(self._config.max_message_bytes)
-        try:
-            response = await self._read_events(connection, events, request)
-        except HttpFault as fault:
-            # Without an event id there is nothing to resume from; an answer that cannot be used is not asked for again.
-            if not events.last_id or fault.broke is not Broke.LINE:
-                raise
-            delivery.break_off(fault.broke, fault.reason)
-            response = None
+            if not is_plain or not answer.is_event_stream:
+                if not is_plain or not answer.is_document:
+                    self._check(answer)
+                while not answer.complete:
+                    await connection.arrival()
+                return _in_document(answer, request)
+            events = EventStream(self._exchanges.limit)
+            try:
+                response = await self._read_events(connection, events, request, lasting=lasting)
+            except HttpFault as fault:
+                # Without an event id there is nothing to resume from; an answer that cannot be used is not asked for
+                # again.
+                if not events.last_id or fault.broke is not Broke.LINE:
+                    raise
+                delivery.break_off(fault.broke, fault.reason)
+                response = None
+        finally:
+            self._exchanges.leave(connection)
         if response is None and events.last_id:
-            response = await self._resumed(request, headers, events, delivery)
+            response = await self._followed(events, request, delivery, lasting=lasting)
         if response is None:
             raise HttpFault(Broke.LINE, "the event stream ended without an answer")
         return response
 
-    async def _read_events(self, connection: HttpConnection, events: EventStream, request: Json) -> Json | None:
+    async def hear(self) -> None:
+        """Read the server's own stream, which belongs to no request, for as long as the server has one."""
+        # Without a word: a server need not have one, and calls go on without it.
+        with suppress(HttpFault, anyio.BrokenResourceError):
+            await self._followed(EventStream(self._exchanges.limit), None, Delivery(), lasting=True)
+
+    def _check(self, answer: HttpAnswer) -> None:
+        """Raise where an answer that is no event stream cannot hold the response, before its body is read."""
+        if answer.status == 404 and self._exchanges.requests.session_id:
+            # Streamable HTTP, "Session Management": this status and this header mean that the session is over.
+            raise StatusFault(answer, Broke.SESSION, "the server has ended this session and what it held")
+        if answer.encoding:
+            problem = f"the answer is encoded ({answer.encoding}), although `identity` was requested"
+            raise HttpFault(Broke.CONTENT, problem)
+        if answer.status != 200 and (answer.status < 400 or not answer.is_document):
+            raise StatusFault(answer)
+        if not answer.is_document:
+            kind = answer.header(b"content-type")[:80].decode("latin-1")
+            raise HttpFault(Broke.CONTENT, f"the answer has the content type {kind!r}")
+
+    async def _read_events(
+        self, connection: HttpConnection, events: EventStream, request: Json | None, *, lasting: bool
+    ) -> Json | None:
         """Handle the messages of a stream up to the response; None where the stream ends without one.
+
+        Args:
+            request: None for the server's own stream, whose responses are passed over.
+            lasting: Whether the stream as a whole has no limit: then each event has it.
 
         Raises:
             ValueError: it ends with responses to other requests only.
         """
-        answer, number, handled, foreign = connection.answer, request["id"], 0, False
+        answer, handled, foreign, size = connection.answer, 0, False, 0
         while True:
             # Before what has arrived is taken: more may arrive while it is handled.
             ended = answer.complete and len(answer.body) <= _PIECE_BYTES
             piece = answer.take(_PIECE_BYTES)
+            if lasting:
+                size = self._size_of_event(size, piece)
             for data in events.feed(piece):
-                message = read_json(data)
-                if not is_response(message):
+                message = read_json(data) if request is not None else _own_message(data)
+                if message is None:
+                    pass
+                elif request is None or not is_response(message):
                     await self._receive(message)
                 # Without an id it is an error that its server could not match, on the stream of this request alone.
-                elif answers(message, number) or message.get("id") is None:
+                elif answers(message, request["id"]) or message.get("id") is None:
                     # The stream usually ends right after its response; what is left of it is drained so the connection
                     # can be kept.
                     connection.leave(answered=True)
@@ -216,35 +155,56 @@ class HttpCalls:
                     raise ValueError(_NO_RESPONSE)
                 return None
             if not answer.body and not answer.complete:
-                await connection.arrival()
+                if lasting and request is not None:
+                    await self._arrival_in_time(connection)
+                else:
+                    await connection.arrival()
             elif len(piece) == _PIECE_BYTES:
                 await anyio.lowlevel.checkpoint()
 
-    async def _receive(self, message: Json) -> None:
-        """Pass on what a server says within the call: this task's context tells whose call it is."""
-        found = typed(message)
-        if isinstance(found, JSONRPCNotification) and found.method != "notifications/cancelled":
-            self._link.on_notification(found.method, found.params, None)
-        else:
-            await self._inbound.put(SessionMessage(found))
+    async def _arrival_in_time(self, connection: HttpConnection) -> None:
+        try:
+            with anyio.fail_after(_SILENT_S):
+                await connection.arrival()
+        except TimeoutError:
+            raise HttpFault(Broke.LINE, f"the subscription was silent for {_SILENT_S:g} s") from None
 
-    async def _resumed(
-        self, request: Json, headers: Mapping[str, str], events: EventStream, delivery: Delivery
+    def _size_of_event(self, size: int, piece: bytes) -> int:
+        """The bytes since the end of the last event, of a stream that has no limit as a whole. Raises `HttpFault`."""
+        blank = max(piece.rfind(line) for line in _BLANK_LINES)
+        size = len(piece) - blank if blank >= 0 else size + len(piece)
+        if size > self._exchanges.limit:
+            raise HttpFault(Broke.CONTENT, f"an event has more than max_message_bytes ({self._exchanges.limit})")
+        return size
+
+    async def _receive(self, message: Json) -> None:
+        """Pass on what a server says within a request: this task's context tells which one."""
+        found = typed(message)
+        if self._link.is_for_mcp(found):
+            await self._to_session(SessionMessage(found))
+
+    async def _followed(
+        self, events: EventStream, request: Json | None, delivery: Delivery, *, lasting: bool
     ) -> Json | None:
-        """The response in a stream that goes on after `events.last_id`; None where the server does not resume it.
+        """The response in what goes on after `events.last_id`; None where the server does not resume it.
 
         What happens to these requests says nothing about whether the call ran: `Delivery.sent` is the post's alone.
+
+        Args:
+            request: None to read the server's own stream, again and again.
         """
-        kept = {name: value for name, value in headers.items() if name == MCP_PROTOCOL_VERSION_HEADER}
-        failed = 0
+        failed, begun = 0, request is not None
         while failed < _MOST_FAILED_RESUMPTIONS:
-            await anyio.sleep(_RESUME_S if events.retry_s is None else events.retry_s)
+            if begun:
+                await anyio.sleep(_RESUME_S if events.retry_s is None else events.retry_s)
             # The server chooses `retry`, which may be 0: the pace bounds the attempts whatever it chooses.
             await anyio.sleep(delivery.pace.wait_s(anyio.current_time()))
-            events = events.resumed()
-            resuming = {**kept, "cache-control": "no-store", "last-event-id": events.last_id}
+            begun, events = True, events.resumed()
+            resuming = {"cache-control": "no-store"}
+            if events.last_id:
+                resuming["last-event-id"] = events.last_id
             try:
-                connection = await self._exchange("GET", resuming, None, delivery)
+                connection = await self._exchanges.open("GET", resuming, None, delivery, lasting=lasting)
             except HttpFault:
                 failed += 1
                 continue
@@ -255,7 +215,7 @@ class HttpCalls:
                     continue
                 # The answer is under way again, so the fault noted before does not count any more.
                 delivery.mend()
-                response = await self._read_events(connection, events, request)
+                response = await self._read_events(connection, events, request, lasting=lasting)
             except HttpFault as fault:
                 if fault.broke is not Broke.LINE:
                     raise
@@ -265,8 +225,18 @@ class HttpCalls:
                 if response is not None:
                     return response
             finally:
-                self._leave(connection)
+                self._exchanges.leave(connection)
         return None
+
+
+def _own_message(data: bytes) -> Json | None:
+    """A message in the server's own stream, where a bad one affects no other; no response belongs there."""
+    try:
+        message = read_json(data)
+        typed(message)
+    except ValueError:
+        return None
+    return None if is_response(message) else message
 
 
 def _in_document(answer: HttpAnswer, request: Json) -> Json:
@@ -277,14 +247,17 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
             does not accept a request at all answers without its id.
         ValueError: the document holds no response to this request.
     """
+    error = None
     try:
         message = read_json(answer.take())
+        if answer.status != 200 and isinstance(found := typed(message), JSONRPCError):
+            error = found.error
         if not is_response(message) or not answers(message, request["id"]):
             raise ValueError(_NO_RESPONSE)
-        if answer.status != 200 and not isinstance(typed(message), JSONRPCError):
+        if answer.status != 200 and error is None:
             raise ValueError("the answer is no error")
-    except ValueError as error:
+    except ValueError as fault:
         if answer.status != 200:
-            raise HttpFault(Broke.LINE, answer.status_line) from error
+            raise StatusFault(answer, error=error) from fault
         raise
     return message

@@ -12,22 +12,26 @@ import select
 import ssl
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import anyio
 
 from gateway.transport.delivery import Broke
+from gateway.transport.http_address import Origin
 from gateway.transport.http_answer import HttpAnswer, HttpFault
-
-if TYPE_CHECKING:
-    from gateway.transport.http_request import Origin
 
 KEEPALIVE_S = 2.0
 """How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing
 is lost on the way, and whether it ran is unknown."""
 _MOST_DRAINED_BYTES = 64 << 10
+_MOST_UNREAD_BYTES = 256 << 10
+"""Of a stream whose reader is busy; what comes after it waits in the server."""
 _NEXT_ADDRESS_S = 0.25
 """How long a host's first address has to answer before the next one is tried beside it (RFC 8305)."""
+
+
+class NotConnected(HttpFault):
+    """There is no connection to be had; nothing was sent."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -43,8 +47,10 @@ class HttpConnection(asyncio.Protocol):
         self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
         self._fault: HttpFault | None = None
-        self._in_exchange = self._draining = False
+        self._in_exchange = self._draining = self._paused = False
         self._drained = 0
+        self.slot: object | None = None
+        """In whose place it holds a slot of the pool; given back by `leave`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -67,6 +73,8 @@ class HttpConnection(asyncio.Protocol):
 
     async def arrival(self) -> None:
         """Wait until a JSON answer is complete, or until there is more of any other. Raises `HttpFault`."""
+        if self._paused:
+            self._pause(False)
         if self._fault is None:
             # One waiter at most: an exchange has one caller. No `await` since it last looked, so no wake-up was missed.
             self._waiter = asyncio.get_running_loop().create_future()
@@ -87,9 +95,14 @@ class HttpConnection(asyncio.Protocol):
         Args:
             answered: Whether the answer is known: an event stream goes on for some bytes after the event that holds it.
         """
+        if self.slot is not None:
+            self._pool.slots.release_on_behalf_of(self.slot)
+            self.slot = None
         if not self._in_exchange:
             return
         self._in_exchange = False
+        if self._paused:
+            self._pause(False)
         if self._fault is not None or not self.answer.reusable:
             self.close()
         elif self.answer.complete:
@@ -130,7 +143,14 @@ class HttpConnection(asyncio.Protocol):
         # A document is of use only as a whole, so its pieces do not wake the caller; of a stream each piece may hold an
         # event.
         elif answer.complete or (answer.status and (not answer.is_document or answer.encoding)):
+            if len(answer.body) > _MOST_UNREAD_BYTES and not answer.complete and not self._paused:
+                self._pause(True)
             self._wake()
+
+    def _pause(self, pause: bool) -> None:
+        assert self._transport is not None
+        self._paused = pause
+        self._transport.pause_reading() if pause else self._transport.resume_reading()
 
     def eof_received(self) -> None:
         pass  # and so the transport closes
@@ -176,7 +196,7 @@ class HttpConnections:
 
     def __init__(self, most: int) -> None:
         self.slots = anyio.CapacityLimiter(most)
-        """One for each post under way, in turn: each takes a descriptor, mcp's own included."""
+        """One for each request under way, in turn: each takes a descriptor."""
         self._most_idle = most
         self._idle: defaultdict[Origin, list[HttpConnection]] = defaultdict(list)
         self._number_idle = 0
@@ -185,21 +205,45 @@ class HttpConnections:
         self.draining = 0
         """Connections whose answers are known and not at their end."""
 
-    async def take(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
-        """An idle connection, the latest used first, or a new one.
+    async def take(
+        self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float, *, slot: bool = True
+    ) -> HttpConnection:
+        """An idle connection, the latest used first, or a new one; `leave` gives it back.
+
+        Args:
+            timeout_s: For connecting.
+            slot: Whether to wait for a slot. A call that another call waits for takes none: with all slots held by
+                outer calls, neither would end. Nor does what lasts as long as its session.
 
         Raises:
             HttpFault: there is none within `timeout_s`; nothing was sent.
         """
+        # On behalf of an object: the limiter takes each borrower once, and one task may have several posts under way.
+        holder = object() if slot else None
+        if holder is not None:
+            try:
+                # First without waiting, which is cheaper: the awaited form yields to the event loop even when there is
+                # a slot.
+                self.slots.acquire_on_behalf_of_nowait(holder)
+            except anyio.WouldBlock:
+                await self.slots.acquire_on_behalf_of(holder)
         idle = self._idle[origin]
         while idle:
             # The latest used first: the others reach their age limit and are closed, so the pool shrinks with the load.
             connection = idle.pop()
             self._number_idle -= 1
             if connection.usable and asyncio.get_running_loop().time() - connection.idle_since < KEEPALIVE_S:
-                return connection
+                break
             connection.close()
-        return await self._open(origin, tls, timeout_s)
+        else:
+            try:
+                connection = await self._open(origin, tls, timeout_s)
+            except BaseException:  # cleanup, also when cancelled
+                if holder is not None:
+                    self.slots.release_on_behalf_of(holder)
+                raise
+        connection.slot = holder
+        return connection
 
     async def _open(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
         secured = tls() if origin.scheme == "https" else None
@@ -216,7 +260,7 @@ class HttpConnections:
         except TimeoutError:
             raise HttpFault(Broke.CONNECT, f"ConnectTimeout: no connection within {timeout_s:g} s") from None
         except OSError as error:  # a TLS error is one too
-            raise HttpFault(Broke.CONNECT, f"ConnectError: {error}".rstrip(": ")) from error
+            raise NotConnected(Broke.CONNECT, f"ConnectError: {error}".rstrip(": ")) from error
         return connection
 
     @property

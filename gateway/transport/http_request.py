@@ -1,78 +1,70 @@
-"""Encode requests of an HTTP client as bytes, for connections outside the client's own pool."""
+"""Encode the requests of one connection as bytes: its headers and cookies, its protocol session, the URL's secrets."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from http.cookiejar import CookieJar
+from typing import Any
 
 import httpx2
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from gateway.transport.http_client import Address, certificates, is_rejection, place
+from gateway.config.models import ServerConfig
+from gateway.transport.http_address import Address, Origin, place
+from gateway.transport.http_answer import HttpAnswer
 
-if TYPE_CHECKING:
-    from gateway.transport.http_answer import HttpAnswer
-    from gateway.transport.oauth import Authority
-
-_OWN = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+_OWN = {
+    "accept": "application/json, text/event-stream",
+    # Compressed, fifty megabytes fit into fifty kilobytes, and a limit would count the latter.
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+}
+_SESSION_ID = "mcp-session-id"
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _MOST_HEADS = 256
-
-
-class Origin(NamedTuple):
-    """Where connections go. `url` tells servers behind one host apart: none is given a connection of another."""
-
-    url: str
-    scheme: str
-    host: str
-    port: int
+_MOST_COOKIES, _MOST_COOKIE_BYTES = 50, 16 << 10
 
 
 class Requests:
-    """Builds requests with the client's configured headers and its cookies, the URL's secrets, and the access token.
+    """Builds the requests to one server, and keeps what its answers say about the next ones."""
 
-    Args:
-        client: Also sends what mcp sends, from which the protocol session's id is taken.
-    """
-
-    def __init__(self, client: httpx2.AsyncClient, address: Address, authority: Authority | None) -> None:
-        self._client, self._address, self._authority = client, address, authority
-        self.url = address.url
-        self.reached = address.url
-        """Where the last request arrived that was answered with success: there the server has redirected others to."""
-        self.session_id = ""
-        """Empty where the server gave none."""
+    def __init__(self, config: ServerConfig) -> None:
+        assert config.url is not None
+        self._address = Address(config.url)
+        self._given = httpx2.Headers({"user-agent": f"python-httpx2/{httpx2.__version__}"})
+        self._given.update({**config.headers})
+        self._given.update(_OWN)
+        self.cookies = httpx2.Cookies(BoundedCookies())
+        self.url = self._address.url
+        self._session: dict[str, str] = {}
         self._heads: dict[tuple[str, str, str | None, tuple[tuple[str, str], ...]], bytes] = {}
-        client.event_hooks["request"].append(self._note_session)
-        client.event_hooks["response"].append(self._note_place)
-
-    async def _note_session(self, request: httpx2.Request) -> None:
-        self.session_id = request.headers.get("mcp-session-id", self.session_id)
-
-    async def _note_place(self, response: httpx2.Response) -> None:
-        if response.request.method == "POST" and response.is_success:
-            self.reached = str(response.request.url)
 
     @property
-    def token(self) -> str | None:
-        """The access token that a request would have now; None where it needs none, or there is none."""
-        return self._authority.token if self._authority is not None else None
+    def session_id(self) -> str:
+        """Of the protocol session; empty where the server gave none."""
+        return self._session.get(_SESSION_ID, "")
 
-    def rejected(self, answer: HttpAnswer, token: str | None) -> bool:
-        """Whether a server that wants access tokens rejected this one, and named a challenge."""
-        if self._authority is None or not is_rejection(answer.status, answer.header(b"www-authenticate")):
-            return False
-        challenge = [(name, value) for name, value in answer.headers if name.lower() == b"www-authenticate"]
-        request = httpx2.Request("POST", self.url)
-        self._authority.reject(token, httpx2.Response(answer.status, headers=challenge, request=request))
-        return bool(challenge)
+    @property
+    def version(self) -> str:
+        """Of the protocol, as mcp's session named it last; empty before that."""
+        return self._session.get(MCP_PROTOCOL_VERSION_HEADER, "")
 
-    def encode(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> bytes | None:
-        """A whole request; None where it needs an access token and there is none."""
-        token = self.token
-        if self._authority is not None and token is None:
-            return None
+    def learn(self, *, session_id: str | None = None, version: str | None = None) -> None:
+        """Take over what the handshake says; an empty text takes back what was said."""
+        given = {_SESSION_ID: session_id, MCP_PROTOCOL_VERSION_HEADER: version}
+        known = {**self._session, **{name: value for name, value in given.items() if value is not None}}
+        if known != self._session:
+            self._session = {name: value for name, value in known.items() if value}
+            self._heads.clear()
+
+    def encode(self, method: str, url: str, headers: Mapping[str, str], token: str | None, body: bytes | None) -> bytes:
+        """A whole request.
+
+        Args:
+            headers: Of this request alone.
+            token: The access token.
+        """
         key = (method, url, token, tuple(headers.items()))
         head = self._heads.get(key)
         if head is None:
@@ -82,14 +74,15 @@ class Requests:
         return head + b"\r\n" if body is None else b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
     def _head(self, method: str, url: str, headers: Mapping[str, str], token: str | None) -> bytes:
-        session = {"mcp-session-id": self.session_id} if self.session_id else {}
-        request = self._client.build_request(method, url, headers={**_OWN, **session, **headers})
+        request = httpx2.Request(method, url, headers=self._given)
+        request.headers.update({**self._session, **headers})
+        self.cookies.set_cookie_header(request)
         if token is not None:
             request.headers["authorization"] = f"Bearer {token}"
         self._address.complete(request)
         lines = [b"%s %s HTTP/1.1" % (method.encode(), request.url.raw_path)]
         lines += [b"%s: %s" % (name, value) for name, value in request.headers.raw if name.lower() not in _FRAMING]
-        # httpx2's own connections refuse such a header; these bytes pass none of their checks.
+        # An HTTP client refuses such a header; these bytes pass none of its checks.
         if any(ends in line for line in lines for ends in (b"\r", b"\n", b"\0")):
             raise ValueError("a header that is to be sent has a line end in it")
         return b"\r\n".join([*lines, b""])
@@ -99,19 +92,27 @@ class Requests:
         if not answer.header(b"set-cookie"):
             return
         request = httpx2.Request("POST", url)
-        self._client.cookies.extract_cookies(httpx2.Response(answer.status, headers=answer.headers, request=request))
+        self.cookies.extract_cookies(httpx2.Response(answer.status, headers=answer.headers, request=request))
         self._heads.clear()
 
     def origin(self, url: str) -> Origin:
+        """Where a request to this URL goes."""
         return _origin(self.url, url)
 
 
-@cache
-def tls() -> ssl.SSLContext:
-    """The certificates of every client, and HTTP/1.1 as the only protocol."""
-    context = certificates()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+class BoundedCookies(CookieJar):
+    """The cookies of one server, which go with each request to it; too many or too long ones are not kept."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        given: list[str] = response.info().get_all("Set-Cookie", [])
+        # Before they are parsed, which takes fifty microseconds each.
+        if len(given) <= _MOST_COOKIES and sum(map(len, given)) <= _MOST_COOKIE_BYTES:
+            super().extract_cookies(response, request)
+            if (
+                len(self) > _MOST_COOKIES
+                or sum(len(each.name + (each.value or "")) for each in self) > _MOST_COOKIE_BYTES
+            ):
+                self.clear()
 
 
 @lru_cache(maxsize=1024)  # of a server's making, where it redirects

@@ -8,20 +8,20 @@ from collections.abc import Mapping
 import anyio
 import structlog
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 from pydantic_core import to_json
 
-from gateway.transport.channel import Json, is_response, result_of
+from gateway.transport.channel import Json, OwnChannel, is_response, result_of
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.lines import parse_message, read_line, unusable_answer
-from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.link import Link
 from mcp_wire.lines import Oversize
 from mcp_wire.streams import Inbox, OpenStream
 
 log = structlog.get_logger(__name__)
 
 
-class LineCalls:
+class LineCalls(OwnChannel):
     """The lines of one connection: its channel, the streams of mcp's session, and where each line of the server goes.
 
     Args:
@@ -45,7 +45,7 @@ class LineCalls:
             source: What is paused while mcp's session falls behind.
         """
         self.outbox.pipe, self.inbox.source = output, source
-        self._link.channel = self
+        self._link.carry(self)
         return self.inbox, self.outbox
 
     def close(self) -> None:
@@ -56,8 +56,8 @@ class LineCalls:
                 future.set_exception(anyio.BrokenResourceError())
         self._waiting.clear()
 
-    async def send(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
-        """As `Channel.send`."""
+    async def answer(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+        """As `OwnChannel.answer`."""
         self.outbox.write(to_json(request) + b"\n", delivery)
         # No `await` between the write and the registration: the answer is read by a callback, which cannot run before.
         number: int = request["id"]
@@ -85,13 +85,8 @@ class LineCalls:
             if not self._link.stray:
                 self._link.stray = self._link.redact(line.decode("utf-8", "replace"))[:80]
                 log.warning("lines.garbage", server=self._server, begins=self._link.stray)
-        elif not isinstance(message, JSONRPCNotification) or message.method in FOR_MCP:
+        elif self._link.is_for_mcp(message):
             self._give_to_mcp(message)
-            if isinstance(message, JSONRPCNotification) and message.method != "notifications/cancelled":
-                self._link.on_notification(message.method, message.params, None)  # a client's subscription, perhaps
-        else:
-            # Not by way of mcp, which makes tasks of each: a flood of them would delay answers.
-            self._link.on_notification(message.method, message.params, None)
 
     def _answer(self, message: Json) -> bool:
         """Whether a message is the response to a request of this channel, whose caller then gets it."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
-import httpx2
+from mcp_types import JSONRPCMessage, JSONRPCNotification
 
-from gateway.errors import NothingListens, ServerUnavailable, Unauthorized
+from gateway import sdk
+from gateway.errors import ServerUnavailable
+from gateway.transport.channel import Channel, SessionChannel
 
-if TYPE_CHECKING:
-    from gateway.transport.channel import Channel
-
-FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
-"""Notifications that mcp itself handles; a transport passes all others to `Link.on_notification`."""
+_FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
+"""Notifications that mcp itself handles."""
 
 OnNotification = Callable[[str, Mapping[str, Any] | None, Context | None], None]
 """Takes the method and parameters of a notification, and the context of the request it arrived with where known."""
@@ -68,20 +67,26 @@ class Link:
         """The last lines of the server's standard error, redacted."""
         self.out_of_memory: Callable[[], str] = str
         """Half a sentence where the running process has no memory left; empty elsewhere."""
-        self.channel: Channel | None = None
-        """Carries `tools/call` beside mcp's session, on transports that have one."""
+        self.channel: Channel = SessionChannel()
+        """Carries `tools/call`: mcp's session, unless a transport has one of its own."""
         self.on_notification: OnNotification = _ignore
         self.redact: Redact = _unchanged
 
-    def note_status(self, status: int) -> None:
-        """Remember an HTTP status that explains why a start fails."""
-        if status in (401, 403):
-            self.start_failure = Unauthorized
+    def carry(self, channel: Channel) -> None:
+        """Take a transport's channel; of an unknown release of mcp only the session knows what each request needs."""
+        if sdk.is_known:
+            self.channel = channel
 
-    def note_transport_error(self, error: Exception) -> None:
-        """Remember a failure to connect, which explains why a start fails."""
-        if isinstance(error, httpx2.ConnectError):
-            self.start_failure = NothingListens
+    def is_for_mcp(self, message: JSONRPCMessage) -> bool:
+        """Pass a notification to `on_notification`; returns whether mcp's session is to get a message of the server.
+
+        Notifications go there without mcp, which makes tasks of each: a flood of them would delay answers.
+        """
+        if not isinstance(message, JSONRPCNotification):
+            return True
+        if message.method != "notifications/cancelled":  # an acknowledged subscription may be a client's
+            self.on_notification(message.method, message.params, None)
+        return message.method in _FOR_MCP
 
     def end(self, reason: str) -> None:
         """Take the line down, permanently. Safe to call again, and from callbacks."""

@@ -11,7 +11,6 @@ from mcp import Client
 
 from gateway.config.models import ServerConfig
 from gateway.transport.forks import Forks
-from gateway.transport.http_client import Address
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority
@@ -40,8 +39,7 @@ class NegotiatedProtocol:
     def authorize(self, config: ServerConfig) -> Authority | None:
         """The authority, made for the first connection; None where the entry has no client credentials."""
         if config.client_credentials is not None and self.authority is None:
-            assert config.url is not None
-            self.authority = Authority(Address(config.url).url, config)
+            self.authority = Authority(config)
         return self.authority
 
     def learn(self, client: Client) -> None:
@@ -72,7 +70,6 @@ class OpenTarget(Protocol):
         link: Link,
         *,
         protocol: NegotiatedProtocol,
-        patience_s: float,
         connections: HttpConnections,
         forks: Forks | None,
     ) -> Target: ...

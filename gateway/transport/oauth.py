@@ -1,4 +1,4 @@
-"""OAuth client credentials with the SDK's provider, below the HTTP client that mcp uses.
+"""Access tokens for one server: OAuth client credentials with the SDK's provider.
 
 The SDK's provider holds a lock from before a request is sent until its answer begins, so that one slow call would block
 all others of a connection. Here it only gets tokens: when there is none, when one is rejected, and before a request is
@@ -8,23 +8,30 @@ sent when one has expired. However many requests need a token at once, one of th
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
+from gateway.config.models import ServerConfig
 from gateway.sdk import ClientCredentials
-from gateway.transport.delivery import DELIVERY, Broke
-from gateway.transport.http_client import AuthorizationFailed, is_rejection
-
-if TYPE_CHECKING:
-    from gateway.config.models import ServerConfig
+from gateway.transport.delivery import Broke
+from gateway.transport.http_address import Address, AddressedTransport, certificates
+from gateway.transport.http_answer import HttpAnswer, HttpFault
 
 _MOST_ISSUED = 64
 _MOST_BYTES = 1 << 20
 """Of an answer on the way to a token."""
+
+
+class AuthorizationFailed(HttpFault):
+    """No access token was to be had. The message contains no secrets."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(Broke.CONNECT, f"AuthorizationFailed: {problem}")
+        self.problem = problem
 
 
 class _Memory:
@@ -49,11 +56,12 @@ class _Memory:
 class Authority:
     """The tokens for one server, shared by all connections to it."""
 
-    def __init__(self, url: str, config: ServerConfig) -> None:
-        assert config.client_credentials is not None
+    def __init__(self, config: ServerConfig) -> None:
+        assert config.client_credentials is not None and config.url is not None
         given = config.client_credentials
+        self._address = Address(config.url)
         self._provider = ClientCredentials(
-            url,
+            self._address.url,
             _Memory(),
             client_id=given.client_id,
             client_secret=given.client_secret.get_secret_value(),
@@ -65,7 +73,7 @@ class Authority:
         self._renewing = anyio.Lock()
         self._renewals = 0
         self._failure = ""
-        self._denied: httpx2.Response | None = None
+        self._denied: HttpAnswer | None = None
         """The server's latest rejection; its challenge says where tokens are issued."""
         self._rejected: str | None = None
         """The token that it rejected; None once there is another."""
@@ -83,33 +91,30 @@ class Authority:
         tokens = self._provider.context.current_tokens
         return tokens.access_token if tokens is not None else None
 
-    def reject(self, used: str | None, denied: httpx2.Response) -> None:
+    def reject(self, used: str | None, denied: HttpAnswer) -> None:
         """Note that the server answered `denied` to a request with the token `used`: the next request renews it."""
         self._denied = denied
         if used is not None and used == self.latest:
             self._rejected = used
 
-    async def token_for(self, request: httpx2.Request, transport: httpx2.AsyncBaseTransport) -> str | None:
-        """The token to send `request` with, renewed first where it is known to be of no use.
+    async def token_for(self, version: str) -> str | None:
+        """The token to send a request with, renewed first where it is known to be of no use.
 
         None before the server has asked for one. Raises `AuthorizationFailed` as `renew` does.
+
+        Args:
+            version: Of the MCP protocol, on which it depends what is asked of the authorization server.
         """
         if self.token is None and self._denied is not None:
-            await self.renew(None, request, self._denied, transport)
+            await self.renew(None, self._denied, version)
         # The first token is being fetched by another request; this one would only be rejected without it.
         elif self._renewing.locked() and self.token is None:
             async with self._renewing:
                 pass
         return self.latest
 
-    async def renew(
-        self,
-        used: str | None,
-        request: httpx2.Request,
-        denied: httpx2.Response,
-        transport: httpx2.AsyncBaseTransport,
-    ) -> None:
-        """Get another token than `used` after `denied`, the server's answer to `request`; bounded by `start_timeout_s`.
+    async def renew(self, used: str | None, denied: HttpAnswer, version: str) -> None:
+        """Get another token than `used` after `denied`, the server's answer to it; bounded by `start_timeout_s`.
 
         Concurrent callers share one renewal and its outcome, a failure too.
 
@@ -129,12 +134,12 @@ class Authority:
             self._denied = denied
             try:
                 with anyio.fail_after(self._timeout_s):
-                    await self._authorize(request, denied, transport)
+                    await self._authorize(denied, version)
             except TimeoutError:
                 self._failure = f"no token within {self._timeout_s:g} s"
                 raise AuthorizationFailed(self._failure) from None
             except AuthorizationFailed as error:
-                self._failure = str(error)
+                self._failure = error.problem
                 raise
             except httpx2.TransportError as error:
                 # Concurrent callers share this failure; each would meet it again, one after the other.
@@ -147,18 +152,19 @@ class Authority:
                 if self.token is not None and self.token not in self.issued:
                     self.issued.append(self.token)
 
-    async def _authorize(
-        self, request: httpx2.Request, denied: httpx2.Response, transport: httpx2.AsyncBaseTransport
-    ) -> None:
+    async def _authorize(self, answer: HttpAnswer, version: str) -> None:
+        # The SDK's flow is written for an HTTP client: it begins by sending the request that needs a token.
+        request = httpx2.Request("POST", self._address.url, headers={MCP_PROTOCOL_VERSION_HEADER: version})
+        challenge = [each for each in answer.headers if each[0] == b"www-authenticate"]
+        denied = httpx2.Response(answer.status, headers=challenge, request=request)
         flow = self._provider.async_auth_flow(request)
         asked = False
         try:
             outgoing = await anext(flow)
             while True:
                 if outgoing is not request:
-                    response = await self._ask(outgoing, transport)
-                # The SDK's flow begins by sending the request, whose rejection is known already. When it wants to send
-                # the request again, it has a token.
+                    response = await self._ask(outgoing)
+                # The rejection of which is known already. When it wants to send it again, it has a token.
                 elif not asked:
                     asked, response = True, denied
                 else:
@@ -171,61 +177,27 @@ class Authority:
         finally:
             await flow.aclose()
 
-    async def _ask(self, outgoing: httpx2.Request, transport: httpx2.AsyncBaseTransport) -> httpx2.Response:
+    async def _ask(self, outgoing: httpx2.Request) -> httpx2.Response:
         """The answer, read whole."""
         # Made by the provider, so it has no bounds and allows compression, of which the size says nothing.
         outgoing.extensions = {**outgoing.extensions, "timeout": httpx2.Timeout(self._timeout_s).as_dict()}
         outgoing.headers["accept-encoding"] = "identity"
-        response = await transport.handle_async_request(outgoing)
-        response.request = outgoing
-        try:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise AuthorizationFailed("authorization failed: an answer is encoded, which was not asked for")
-            data = bytearray()
-            async for chunk in response.aiter_raw():
-                data += chunk
-                if len(data) > _MOST_BYTES:
-                    raise AuthorizationFailed(f"authorization failed: an answer has more than {_MOST_BYTES} bytes")
-        finally:
-            await response.aclose()
+        async with AddressedTransport(httpx2.AsyncHTTPTransport(verify=certificates()), self._address) as transport:
+            response = await transport.handle_async_request(outgoing)
+            response.request = outgoing
+            try:
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise AuthorizationFailed("authorization failed: an answer is encoded, which was not asked for")
+                data = bytearray()
+                async for chunk in response.aiter_raw():
+                    data += chunk
+                    if len(data) > _MOST_BYTES:
+                        raise AuthorizationFailed(f"authorization failed: an answer has more than {_MOST_BYTES} bytes")
+            finally:
+                await response.aclose()
         return httpx2.Response(response.status_code, headers=response.headers, content=bytes(data), request=outgoing)
 
 
-class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests with the authority's token.
-
-    What is rejected is sent once more with a new token, except calls of tools: for these the rejection is noted, and
-    the table in `gateway.transport.delivery` decides.
-    """
-
-    def __init__(self, inner: httpx2.AsyncBaseTransport, authority: Authority) -> None:
-        self._inner, self._authority = inner, authority
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        used = await self._authority.token_for(request, self._inner)
-        response = await self._send(request, used)
-        if not is_rejection(response.status_code, response.headers.get("www-authenticate", "").encode()):
-            return response
-        # The body has no reader, and may have no end.
-        await response.aclose()
-        denied = httpx2.Response(response.status_code, headers=_challenge(response), request=request)
-        delivery = DELIVERY.get()
-        if delivery is not None and delivery.is_call:
-            self._authority.reject(used, denied)
-            if denied.headers:
-                delivery.break_off(Broke.REJECTED, f"the server rejected the access token (HTTP {denied.status_code})")
-            return denied
-        await self._authority.renew(used, request, denied, self._inner)
-        return await self._send(request, self._authority.latest)
-
-    async def _send(self, request: httpx2.Request, token: str | None) -> httpx2.Response:
-        if token is not None:
-            request.headers["authorization"] = f"Bearer {token}"
-        return await self._inner.handle_async_request(request)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-def _challenge(response: httpx2.Response) -> list[tuple[str, str]]:
-    return [("www-authenticate", value) for value in response.headers.get_list("www-authenticate")]
+def is_rejection(status: int, challenge: bytes) -> bool:
+    """Whether an answer says that its request's access token is missing, invalid, or has too little scope."""
+    return status == 401 or (status == 403 and b"insufficient_scope" in challenge)

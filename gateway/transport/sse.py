@@ -5,37 +5,27 @@ mcp's own client stops writing after one failed POST. Here a POST that fails, fa
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpx2
 from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
+from mcp_types import jsonrpc_message_adapter
 
+from gateway.config.models import ServerConfig
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.http_client import (
-    Address,
-    Layer,
-    describe,
-    drain,
-    load_certificates,
-    note_failure,
-    open_client,
-    redirected,
-)
+from gateway.transport.http_address import load_certificates, same_origin
+from gateway.transport.http_answer import HttpFault
+from gateway.transport.http_connection import HttpConnection, HttpConnections
+from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
 from gateway.transport.lines import parse_line, unusable_answer
-from gateway.transport.link import FOR_MCP, Link
+from gateway.transport.link import Link
+from gateway.transport.oauth import Authority
 from mcp_wire.lines import LineSplitter, Oversize
 from mcp_wire.streams import OpenStream
-
-if TYPE_CHECKING:
-    from gateway.config.models import ServerConfig
 
 _DATA = b"data:"
 _ENDS = 1024
@@ -52,25 +42,21 @@ class SseTransport:
     """
 
     def __init__(
-        self, config: ServerConfig, link: Link, *, posts: anyio.CapacityLimiter, authorize: Layer | None
+        self, config: ServerConfig, link: Link, *, connections: HttpConnections, authority: Authority | None = None
     ) -> None:
-        assert config.url is not None
         self._config, self._link = config, link
-        self._address = Address(config.url)
-        self._authorize, self._posts = authorize, posts
+        self._exchanges = Exchanges(config, connections=connections, authority=authority)
         self._stack = AsyncExitStack()
-        self._endpoint = httpx2.URL(self._address.url)
+        self._endpoint = ""
         self._splitter = LineSplitter(config.max_message_bytes + _SPARE_BYTES)
 
     async def __aenter__(self) -> tuple[MemoryObjectReceiveStream[SessionMessage], _Posts]:
         await load_certificates()
         try:
-            self._client = await self._stack.enter_async_context(
-                open_client(self._config, self._address, authorize=self._authorize)
-            )
             self._messages, received = anyio.create_memory_object_stream[SessionMessage](0)
             self._stack.callback(received.close)
             self._stack.callback(self._messages.close)
+            self._stack.callback(self._exchanges.close, "the connection was closed")
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
             # On the stack above the group, so it runs first: the reader never ends by itself.
             self._stack.callback(tasks.cancel_scope.cancel)
@@ -79,8 +65,7 @@ class SseTransport:
         except BaseException:  # cleanup, also when cancelled: `__aexit__` is not called then
             await self._stack.aclose()
             raise
-        timeout = httpx2.Timeout(self._config.start_timeout_s, read=self._config.call_timeout_s)
-        return received, _Posts(self._client, self._link, self._endpoint, timeout, self._posts)
+        return received, _Posts(self._link, self._exchanges, self._endpoint, self._config.call_timeout_s)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -90,9 +75,11 @@ class SseTransport:
     async def _read(self, *, task_status: TaskStatus[None]) -> None:
         try:
             reason = await self._read_stream(task_status)
-        except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            self._link.note_transport_error(error)
-            reason = describe(error)
+        except HttpFault as fault:
+            explain_start(self._link, fault)
+            reason = fault.reason
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            reason = type(error).__name__
         # Before the stream: when mcp finds it closed, the reason is there.
         self._link.end(reason)
         await self._messages.aclose()
@@ -100,51 +87,60 @@ class SseTransport:
     async def _read_stream(self, task_status: TaskStatus[None]) -> str:
         """Read events until there are no more; returns how it ended."""
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
-        started = False
-        async with _stream(self._client, "GET", self._address.url, headers=headers) as response:
-            if response.status_code != 200:
-                self._link.note_status(response.status_code)
-                return f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            event, data, size = "", list[bytes](), 0
-            async for chunk in response.aiter_bytes():
-                for line in self._splitter.feed(chunk):
-                    if isinstance(line, Oversize):
-                        await self._refuse(line)
-                        continue
-                    line = line.rstrip(b"\r")
-                    if line.startswith(b"event:"):
-                        event = line[len(b"event:") :].strip().decode("utf-8", "replace")
-                    elif line.startswith(_DATA):
-                        # An event may have several data lines, and all of them together are the message.
-                        data.append(line[len(_DATA) :].removeprefix(b" "))
-                        size += len(line)
-                    elif not line:
-                        if event == "endpoint" and data and not started:
-                            self._meet(data[0].strip().decode("utf-8", "replace"))
-                            started = True
-                            task_status.started()
-                        elif event in ("message", "") and data:
-                            await self._accept(b"\n".join(data))
-                        event, data, size = "", [], 0
-                    if size > self._config.max_message_bytes + _SPARE_BYTES:
-                        whole = b"\n".join(data)
-                        await self._refuse(Oversize(whole[:_ENDS], whole[-_ENDS:], len(whole)))
-                        data, size = [], 0
+        connection = await self._exchanges.open("GET", headers, None, Delivery(), lasting=True)
+        try:
+            if connection.answer.status != 200:
+                raise StatusFault(connection.answer)
+            await self._read_events(connection, task_status)
+        finally:
+            # Not used again: a server that ends its one stream is mostly about to end.
+            connection.close()
+            self._exchanges.leave(connection)
         return "the server closed its event stream"
 
+    async def _read_events(self, connection: HttpConnection, task_status: TaskStatus[None]) -> None:
+        event, data, size, started = "", list[bytes](), 0, False
+        answer = connection.answer
+        while True:
+            ended = answer.complete
+            for line in self._splitter.feed(answer.take()):
+                if isinstance(line, Oversize):
+                    await self._refuse(line)
+                    continue
+                line = line.rstrip(b"\r")
+                if line.startswith(b"event:"):
+                    event = line[len(b"event:") :].strip().decode("utf-8", "replace")
+                elif line.startswith(_DATA):
+                    # An event may have several data lines, and all of them together are the message.
+                    data.append(line[len(_DATA) :].removeprefix(b" "))
+                    size += len(line)
+                elif not line:
+                    if event == "endpoint" and data and not started:
+                        self._meet(data[0].strip().decode("utf-8", "replace"))
+                        started = True
+                        task_status.started()
+                    elif event in ("message", "") and data:
+                        await self._accept(b"\n".join(data))
+                    event, data, size = "", [], 0
+                if size > self._config.max_message_bytes + _SPARE_BYTES:
+                    whole = b"\n".join(data)
+                    await self._refuse(Oversize(whole[:_ENDS], whole[-_ENDS:], len(whole)))
+                    data, size = [], 0
+            if ended:
+                connection.check()
+                return
+            if not answer.body and not answer.complete:
+                await connection.arrival()
+
     def _meet(self, endpoint: str) -> None:
-        base = httpx2.URL(self._address.url)
-        found = base.join(endpoint)
-        # Posts carry the entry's headers and secrets.
-        if (found.scheme, found.host, found.port) != (base.scheme, base.host, base.port):
+        url = same_origin(self._exchanges.requests.url, endpoint)
+        if url is None:  # posts carry the entry's headers and secrets
             raise ServerUnavailable("the server names an endpoint of another origin")
-        self._endpoint = found
+        self._endpoint = url
 
     async def _accept(self, data: bytes) -> None:
         message = parse_line(data) if data.strip() else None
-        if isinstance(message, JSONRPCNotification) and message.method not in FOR_MCP:
-            self._link.on_notification(message.method, message.params, None)
-        elif message is not None:
+        if message is not None and self._link.is_for_mcp(message):
             await self._messages.send(SessionMessage(message))
 
     async def _refuse(self, line: Oversize) -> None:
@@ -156,56 +152,25 @@ class SseTransport:
             )
 
 
-@asynccontextmanager
-async def _stream(
-    client: httpx2.AsyncClient, method: str, url: httpx2.URL | str, **options: Any
-) -> AsyncGenerator[httpx2.Response]:
-    """As `AsyncClient.stream`, redirected as `redirected` allows."""
-    for left in range(client.max_redirects, -1, -1):
-        async with client.stream(method, url, follow_redirects=False, **options) as response:
-            location = response.headers.get("location", "").encode()
-            target = redirected(method, str(response.request.url), response.status_code, location)
-            if target is None or not left:
-                yield response
-                return
-        url = target
-
-
 class _Posts(OpenStream):
     """The write stream. A message is posted in its sender's context."""
 
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        link: Link,
-        endpoint: httpx2.URL,
-        timeout: httpx2.Timeout,
-        posts: anyio.CapacityLimiter,
-    ) -> None:
-        self._client, self._link, self._endpoint, self._timeout = client, link, endpoint, timeout
-        self._posts = posts
+    def __init__(self, link: Link, exchanges: Exchanges, endpoint: str, most_s: float) -> None:
+        self._link, self._exchanges, self._endpoint, self._most_s = link, exchanges, endpoint, most_s
 
     async def send(self, item: SessionMessage, /) -> None:
         """Post a message. Raises what mcp takes as a line that is down; what happened is noted on the `Delivery`."""
         delivery = DELIVERY.get() or Delivery()
         body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        headers = {"content-type": "application/json"}
         try:
-            # The answer comes over the event stream: a post takes its descriptor only for as long as it is accepted.
-            async with (
-                self._posts if not delivery.nested else nullcontext(),
-                _stream(
-                    self._client, "POST", self._endpoint, content=body, headers=headers, timeout=self._timeout
-                ) as response,
-            ):
-                await drain(response)
-        except httpx2.TransportError as error:
-            self._link.note_transport_error(error)
-            self._link.trouble = note_failure(error, delivery)
+            # The answer comes over the event stream: a post takes its connection only for as long as it is accepted.
+            with anyio.fail_after(self._most_s):
+                connection = await self._exchanges.open("POST", {}, body, delivery, url=self._endpoint)
+            self._exchanges.leave(connection, answered=True)
+            if connection.answer.status >= 300:
+                raise StatusFault(connection.answer)
+        except (HttpFault, TimeoutError) as error:
+            fault = error if isinstance(error, HttpFault) else HttpFault(Broke.LINE, "ReadTimeout")
+            explain_start(self._link, fault)
+            delivery.break_off(fault.broke, fault.reason)
             raise anyio.BrokenResourceError from error
-        if response.status_code >= 300:
-            self._link.note_status(response.status_code)
-            self._link.trouble = reason = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-            if delivery.broke is not Broke.REJECTED:
-                delivery.break_off(Broke.LINE, reason)
-            raise anyio.BrokenResourceError

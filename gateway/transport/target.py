@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any, cast
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
 from gateway.transport.forks import Forks
-from gateway.transport.http import HttpTransport
+from gateway.transport.http import http_streams
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.link import Link
 from gateway.transport.memory import LineExchange, MemoryTransport
 from gateway.transport.negotiated import Connect, NegotiatedProtocol, Target
-from gateway.transport.oauth import AuthorizedTransport
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport
 
@@ -27,7 +25,6 @@ def open_target(
     *,
     protocol: NegotiatedProtocol,
     connect: Connect | None = None,
-    patience_s: float,
     connections: HttpConnections,
     forks: Forks | None = None,
 ) -> Target:
@@ -38,14 +35,11 @@ def open_target(
         case Kind.STDIO:
             return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
         case Kind.HTTP:
-            transport = HttpTransport(
-                config, link, connections=connections, authority=protocol.authorize(config), patience_s=patience_s
-            )
-            return Target(transport, notes_delivery=True)
+            streams = http_streams(config, link, connections=connections, authority=protocol.authorize(config))
+            return Target(streams, notes_delivery=True)
         case Kind.SSE:
-            authority = protocol.authorize(config)
-            layer = partial(AuthorizedTransport, authority=authority) if authority is not None else None
-            return Target(SseTransport(config, link, posts=connections.slots, authorize=layer), notes_delivery=True)
+            sse = SseTransport(config, link, connections=connections, authority=protocol.authorize(config))
+            return Target(sse, notes_delivery=True)
         case Kind.IN_PROCESS:
             return _given(_build(config, server), server, config, link)
 

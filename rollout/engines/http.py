@@ -16,7 +16,7 @@ import structlog
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
-from gateway.transport.http_client import certificates
+from gateway.transport.http_address import certificates
 from mcp_wire import chat_api
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters
 from rollout.engines.timeouts import Timeouts

@@ -156,7 +156,6 @@ async def every_break(kind: type[Breaking], lane: int) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("both_call_paths")
 @pytest.mark.parametrize("kind", [BreakingHttp, BreakingSse])
 async def test_every_way_to_break_runs_no_call_twice_that_may_do_harm(kind: type[Breaking]) -> None:
     async with anyio.create_task_group() as lanes:
@@ -165,7 +164,6 @@ async def test_every_way_to_break_runs_no_call_twice_that_may_do_harm(kind: type
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("both_call_paths")
 @pytest.mark.parametrize("scope", ["shared", "process"])
 async def test_every_way_to_break_over_stdio_runs_no_call_twice_that_may_do_harm(scope: str, tmp_path: Path) -> None:
     entries, records = stdio_entries(tmp_path, "every", scope=scope)
@@ -232,7 +230,6 @@ async def test_ten_thousand_breaks_run_no_call_twice_that_may_do_harm(part: int,
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("both_call_paths")
 @pytest.mark.parametrize("ended", ["ends", "breaks"])
 @pytest.mark.parametrize("resumed", RESUMED)
 async def test_what_happens_to_the_request_that_resumes_a_stream_says_nothing_about_the_call(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import httpx2
 import pytest
 from serving import listening
 from starlette.applications import Starlette
@@ -24,8 +22,10 @@ from gateway.config.models import SamplingConfig, ServerConfig
 from gateway.connection.answerers import Sampler
 from gateway.connection.in_flight import Question
 from gateway.connection.redaction import Secrets
-from gateway.transport.http_client import Address, AuthorizationFailed, open_client
-from gateway.transport.oauth import Authority, AuthorizedTransport
+from gateway.transport.delivery import Delivery
+from gateway.transport.http_connection import HttpConnections
+from gateway.transport.http_exchange import Exchanges
+from gateway.transport.oauth import Authority, AuthorizationFailed
 
 pytestmark = pytest.mark.anyio
 CALLERS = 64
@@ -101,7 +101,9 @@ class Resource:
 
 
 @asynccontextmanager
-async def guarded(userinfo: str = "", **more: Any) -> AsyncGenerator[tuple[httpx2.AsyncClient, str, Issuer, Resource]]:
+async def guarded(
+    userinfo: str = "", **more: Any
+) -> AsyncGenerator[tuple[Callable[[], Awaitable[str]], Issuer, Resource]]:
     issuer = Issuer()
     resource = Resource(issuer)
     async with listening(issuer.app) as issuer.address, listening(resource.app) as resource.address:
@@ -112,25 +114,34 @@ async def guarded(userinfo: str = "", **more: Any) -> AsyncGenerator[tuple[httpx
                 **more,
             }
         )
-        assert config.url is not None
-        address = Address(config.url)
-        authority = Authority(address.url, config)
-        async with open_client(
-            config, address, authorize=partial(AuthorizedTransport, authority=authority), read_timeout_s=20
-        ) as client:
-            yield client, address.url, issuer, resource
+        connections = HttpConnections(2 * CALLERS)
+        exchanges = Exchanges(config, connections=connections, authority=Authority(config))
+
+        async def post() -> str:
+            connection = await exchanges.open("POST", {}, b"{}", Delivery())
+            try:
+                while not connection.answer.complete:
+                    await connection.arrival()
+                return connection.answer.take().decode()
+            finally:
+                exchanges.leave(connection)
+
+        try:
+            yield post, issuer, resource
+        finally:
+            connections.close()
 
 
 async def test_however_many_are_turned_away_one_of_them_gets_the_token() -> None:
-    async with guarded() as (client, url, issuer, _):
+    async with guarded() as (post, issuer, _):
         issuer.lifetime_s = -1  # expired as it arrives
-        assert (await client.post(url)).text == "in"
+        assert await post() == "in"
         assert issuer.tokens == 1
         issuer.lifetime_s, issuer.gate = 3600, anyio.Event()
         answers: list[str] = []
 
         async def call() -> None:
-            answers.append((await client.post(url)).text)
+            answers.append(await post())
 
         async with anyio.create_task_group() as tasks:
             for _ in range(CALLERS):
@@ -143,15 +154,15 @@ async def test_however_many_are_turned_away_one_of_them_gets_the_token() -> None
 
 
 async def test_who_waited_for_a_token_that_was_refused_does_not_ask_again() -> None:
-    async with guarded() as (client, url, issuer, resource):
+    async with guarded() as (post, issuer, resource):
         issuer.answer = lambda: JSONResponse({"error": "invalid_client"}, 400)
         issuer.gate = anyio.Event()
         failures: list[str] = []
 
         async def call() -> None:
             with pytest.raises(AuthorizationFailed) as caught:
-                await client.post(url)
-            failures.append(str(caught.value))
+                await post()
+            failures.append(caught.value.problem)
 
         def denied() -> int:
             return sum(request.method == "POST" for request in resource.seen)
@@ -182,14 +193,14 @@ async def test_who_waited_for_an_authorization_server_that_breaks_off_does_not_a
         address = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
         tasks.start_soon(listener.serve, break_off)
         credentials = {"issuer": address, "client_id": "me", "client_secret": "client-secret-1"}
-        async with guarded(client_credentials=credentials) as (client, url, issuer, resource):
+        async with guarded(client_credentials=credentials) as (post, issuer, resource):
             issuer.address = address
             failures: list[str] = []
 
             async def call() -> None:
                 with pytest.raises(AuthorizationFailed) as caught:
-                    await client.post(url)
-                failures.append(str(caught.value))
+                    await post()
+                failures.append(caught.value.problem)
 
             async with anyio.create_task_group() as calls:
                 for _ in range(8):
@@ -219,10 +230,10 @@ async def test_the_body_of_a_refusal_is_not_read() -> None:
             yield b"x" * (1 << 16)
             await anyio.lowlevel.checkpoint()
 
-    async with guarded() as (client, url, _, resource):
+    async with guarded() as (post, _, resource):
         resource.body = endless
         with anyio.fail_after(20):
-            assert (await client.post(url)).text == "in"
+            assert await post() == "in"
     assert sent < 32 << 20  # what fits into buffers on the way
 
 
@@ -232,24 +243,24 @@ async def test_a_token_whose_answer_has_no_end_or_never_comes_is_given_up() -> N
             yield b" " * (1 << 16)
             await anyio.lowlevel.checkpoint()
 
-    async with guarded() as (client, url, issuer, _):
+    async with guarded() as (post, issuer, _):
         issuer.answer = lambda: StreamingResponse(endless())
         with anyio.fail_after(20), pytest.raises(AuthorizationFailed, match="more than 1048576 bytes"):
-            await client.post(url)
+            await post()
         issuer.answer = lambda: Response(b"{}", headers={"content-encoding": "gzip"})
         with pytest.raises(AuthorizationFailed, match="is encoded"):
-            await client.post(url)
-    async with guarded(start_timeout_s=1) as (client, url, issuer, _):
+            await post()
+    async with guarded(start_timeout_s=1) as (post, issuer, _):
         issuer.gate = anyio.Event()
         with anyio.fail_after(20), pytest.raises(AuthorizationFailed, match="no token within 1 s"):
-            await client.post(url)
+            await post()
         issuer.gate.set()
 
 
 async def test_user_and_password_of_a_url_reach_no_other_host_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with guarded("alice:pass%21word@") as (client, url, issuer, resource):
-        assert (await client.post(url)).text == "in"
+    async with guarded("alice:pass%21word@") as (post, issuer, resource):
+        assert await post() == "in"
     basic = "Basic " + base64.b64encode(b"alice:pass!word").decode()
     assert resource.seen[0].headers["authorization"] == basic
     assert issuer.seen

@@ -19,7 +19,7 @@ from clock import Clock
 from gateway import Gateway, GatewayConfig, GatewayError, Session
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable, WorldLost
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 BREAKING = Path(__file__).with_name("breaking_server.py")
 Entry = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

@@ -16,7 +16,7 @@ from gateway.errors import ConnectTimeout, DeliveryUnknown, GatewayError, Protoc
 from gateway.leases.opening import Openings
 from gateway.transport.target import open_target
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
 

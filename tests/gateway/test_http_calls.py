@@ -14,7 +14,8 @@ from gateway import Gateway, GatewayConfig, Session
 from gateway.config.models import ServerConfig
 from gateway.errors import DeliveryUnknown, ProtocolError
 from gateway.leases import opening
-from gateway.transport.http_client import Address, open_client
+from gateway.transport.http_request import Requests
+from mcp_servers.kit import InProcess
 
 pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]
@@ -83,7 +84,6 @@ async def test_calls_at_a_time_use_one_connection_each_and_the_next_ones_use_the
     assert len(ran) == 24 and len({call["from"] for call in front.calls}) <= 8
 
 
-@pytest.mark.usefixtures("both_call_paths")
 async def test_calls_that_wait_for_a_descriptor_are_sent_in_the_order_in_which_they_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -154,7 +154,6 @@ async def test_a_redirect_on_the_origin_is_followed_and_the_call_runs_once() -> 
     assert [call["path"] for call in front.calls] == ["/mcp?key=k", "/elsewhere?"] and ran == ["x"]
 
 
-@pytest.mark.usefixtures("both_call_paths")
 @pytest.mark.parametrize(("kind", "most"), [("itself", 1), ("a loop of two", 2), ("ever new places", 2)])
 async def test_a_call_that_is_redirected_again_and_again_is_sent_once_more_at_most(kind: str, most: int) -> None:
     """Each place may have run it: the server only says that it did not."""
@@ -247,36 +246,61 @@ async def test_a_cookie_that_an_answer_sets_goes_with_the_next_call() -> None:
     assert front.calls[1]["cookie"] == "node=7"
 
 
-async def test_cookies_are_bounded_in_number_and_length() -> None:
+def test_cookies_are_bounded_in_number_and_length() -> None:
     headers = [("set-cookie", f"c{number}=1") for number in range(30)]
-    async with open_client(ServerConfig(url="http://a.test"), Address("http://a.test")) as client:
+    cookies = Requests(ServerConfig(url="http://a.test")).cookies
 
-        def keep(*given: tuple[str, str]) -> int:
-            request = httpx2.Request("POST", "http://a.test")
-            client.cookies.extract_cookies(httpx2.Response(200, headers=list(given), request=request))
-            return len(client.cookies)
+    def keep(*given: tuple[str, str]) -> int:
+        request = httpx2.Request("POST", "http://a.test")
+        cookies.extract_cookies(httpx2.Response(200, headers=list(given), request=request))
+        return len(cookies)
 
-        assert keep(*headers) == 30
-        assert keep(*headers * 3) == 30  # not even read
-        assert keep(("set-cookie", "long=" + "x" * 20_000)) == 30
-        assert keep(("set-cookie", "one=1")) == 31
-        assert keep(*[(name, "d" + value) for name, value in headers]) == 0
+    assert keep(*headers) == 30
+    assert keep(*headers * 3) == 30  # not even read
+    assert keep(("set-cookie", "long=" + "x" * 20_000)) == 30
+    assert keep(("set-cookie", "one=1")) == 31
+    assert keep(*[(name, "d" + value) for name, value in headers]) == 0
 
 
-async def test_where_calls_are_traced_mcps_session_sends_them_and_makes_a_span_of_each(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("transport", ["http", "in_lines"])
+async def test_where_a_program_traces_each_call_has_a_span_whose_trace_the_server_is_told(
+    transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
     memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
     provider, spans = sdk.TracerProvider(), memory.InMemorySpanExporter()
     provider.add_span_processor(export.SimpleSpanProcessor(spans))
-    async with fronted() as (session, front, _):
-        await session.call("put", {"text": "before"})
-        monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-        await session.call("put", {"text": "x"})
-        monkeypatch.undo()
-    ended = spans.get_finished_spans()
-    spans.shutdown()  # mcp keeps the first provider that its tracers meet, and with it every later span of this process
-    assert [span.name for span in ended].count("MCP send tools/call put") == 1
-    assert len(front.calls) == 2
+    server, told = MCPServer("world", log_level="ERROR"), list[Any]()
+
+    @server.tool()
+    async def put(text: str, ctx: Context) -> str:
+        """Put."""
+        told.append((ctx.request_context.meta or {}).get("traceparent"))
+        return text
+
+    @asynccontextmanager
+    async def entered() -> AsyncIterator[dict[str, Any]]:
+        if transport == "in_lines":
+            yield {"factory": "unused:unused", "required": True}
+        else:
+            async with serving(server, transport) as entry:
+                yield entry
+
+    async with entered() as entry:
+        config = GatewayConfig.model_validate({"servers": {"world": entry}})
+        connect = (lambda *_: InProcess(server)) if transport == "in_lines" else None
+        async with (
+            Gateway(config, connect=connect) as gateway,
+            gateway.lease(trajectory="t", task=None, seed=1) as session,
+        ):
+            assert (await session.call("put", {"text": "before"})).text == "before"
+            monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+            assert (await session.call("put", {"text": "x"})).text == "x"
+            refused = await session.call("put", {"text": 1})
+            monkeypatch.undo()
+    ended = [span for span in spans.get_finished_spans() if span.name == "MCP send tools/call put"]
+    spans.shutdown()  # a tracer keeps the first provider that it meets, and with it every later span of this process
+    assert told[0] is None and len(ended) == len(told) - 1 and refused.is_error == (len(ended) == 1)
+    assert told[1].split("-")[2] == f"{ended[0].context.span_id:016x}"
+    assert ended[0].attributes["mcp.method.name"] == "tools/call"

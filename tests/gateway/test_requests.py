@@ -27,7 +27,6 @@ from mcp_wire.chat_api import ApiError, Completion, parsed
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.usefixtures("both_call_paths"),
     # The protocol of 2026 keeps log messages and sampling on notice; servers will send them for years.
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]

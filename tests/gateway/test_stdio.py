@@ -17,7 +17,7 @@ from gateway.errors import ProtocolError
 from gateway.transport.lines import parse_line
 from mcp_wire.lines import LineSplitter, Oversize
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
 

@@ -17,7 +17,7 @@ from neighbour import attempt, beside, good
 from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
 from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 
 HOSTILE = Path(__file__).with_name("hostile_http.py")
 LIMIT = 8 << 20

@@ -19,7 +19,7 @@ from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, Protoco
 from gateway.transport.line_calls import LineCalls
 from gateway.transport.stdio import StdioTransport
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("both_call_paths")]
+pytestmark = pytest.mark.anyio
 
 HOSTILE = Path(__file__).with_name("hostile_server.py")
 LIMIT = 8 << 20
