@@ -179,14 +179,14 @@ async def test_connections_without_a_token_are_bounded_and_those_with_one_go_on(
 
 
 @pytest.mark.parametrize("ends", [(b"\r\n", b"\n", b"\n\n"), (b"\r\n", b"\n", b"\n\r\n"), (b"\n", b"\n", b"\n\n")])
-async def test_a_head_with_bare_line_feeds_is_answered(
+async def test_a_head_with_bare_line_feeds_is_refused(
     mini: Entries, config: Config, ends: tuple[bytes, bytes, bytes]
 ) -> None:
     first, other, last = ends
     lines = [b"Host: 127.0.0.1", b"Content-Length: %d" % len(BODY)]
     async with served(config(store=mini("get"))) as running:
         sent = b"POST /mcp HTTP/1.1" + first + other.join(lines) + last + BODY
-        assert [status for status, _ in await answers(running.url, [sent], 1)] == [200]
+        assert [status for status, _ in await answers(running.url, [sent], 1)] == [400]
 
 
 async def test_any_head_is_answered_or_closed_in_time(mini: Entries, config: Config) -> None:
