@@ -265,7 +265,7 @@ class HttpConnection(HttpToolsProtocol):
         self.among.late.setdefault(self, time.monotonic())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        self.headers.append((name.lower(), value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
