@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-BEARER = "mcp_wire.bearer"
-"""In the state of a request's scope: what `Site.admit` returned."""
-ASKED = "mcp_wire.asked"
-"""In the state of a request's scope: `Site.answer` was asked, and left the request to the application."""
+from mcp_wire.http_request import BEARER, Answer, Headers, NotAdmitted, Request, Site
+
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than clients keep one, so that they do not send into a closing one."""
 _MOST_UNPARSED = 1 << 15
@@ -26,121 +23,7 @@ _MOST_AHEAD = 64
 """Requests of a connection that wait for the answers to earlier ones."""
 _DECISIVE = frozenset((b"authorization", b"host", b"origin", b"mcp-session-id", b"mcp-protocol-version"))
 """Headers of which two values may not be given: one reader would take the first one, and another the last."""
-_TEXT = b"text/plain"
-_STREAM = (
-    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nconnection: keep-alive\r\n"
-    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n\r\n"
-)
-
-
-class Answer(NamedTuple):
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    kind: bytes = b"application/json"
-
-
-class NotAdmitted(Exception):
-    """A request that ends its connection, with this answer."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
-
-
-class Site(Protocol):
-    """What a server makes of requests."""
-
-    path: bytes
-    """Where POSTs may be answered directly."""
-
-    def admit(self, request: Request) -> Any:
-        """Who sends a request, by its head; None for what anyone may ask. Raises `NotAdmitted`."""
-
-    def may_answer(self, request: Request) -> bool:
-        """Whether the head of a POST to `path` leaves a direct answer open."""
-        ...
-
-    async def answer(self, request: Request) -> bool:
-        """Answer a whole request directly; False leaves it to the application."""
-        ...
-
-
-class Request:
-    """A request whose head has arrived.
-
-    Where it is answered directly, it stands in the place of the object that uvicorn makes for an application, and has
-    the attributes that the connection looks at there.
-    """
-
-    __slots__ = (
-        "_connection",
-        "bearer",
-        "disconnected",
-        "head",
-        "headers",
-        "keep_alive",
-        "more_body",
-        "on_disconnect",
-        "parts",
-        "response_complete",
-        "streams",
-        "target",
-    )
-    message_event = asyncio.Event()  # set for an application that waits, which there is none
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self._connection, self.target, self.head = connection, connection.url, connection.headers
-        self.headers = dict(self.head)
-        """By name in lower case; of several values the last one."""
-        self.parts: list[bytes] = []
-        self.bearer: Any = None
-        """What `Site.admit` returned."""
-        self.streams = False
-        """Whether the answer is an event stream, which has begun."""
-        self.on_disconnect: Callable[[], None] | None = None
-        """Called if the connection is lost before the answer is complete."""
-        self.more_body, self.keep_alive, self.response_complete, self.disconnected = True, True, False, False
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a header has several values."""
-        return len(self.headers) < len(self.head)
-
-    @property
-    def body(self) -> bytes:
-        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-
-    @property
-    def scope(self) -> Any:
-        """The ASGI scope of a POST to the site's path."""
-        scope = self._connection.new_scope(self.head)
-        scope |= {"method": "POST", "path": self.target.decode(), "raw_path": self.target, "query_string": b""}
-        scope["state"] |= {BEARER: self.bearer, ASKED: True}
-        return scope
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing can be sent any more."""
-        return self._connection.transport.is_closing()
-
-    def respond(self, answer: Answer) -> None:
-        self._connection.write_answer(answer)
-
-    def send_event(self, event: bytes) -> None:
-        """Send a part of an event stream, which is the answer from now on."""
-        if not self.streams:
-            self.streams = True
-            self._connection.write_head(200, _STREAM)
-        self._connection.transport.write(_chunk(event))
-
-    def end_stream(self, event: bytes) -> None:
-        self._connection.transport.write(_chunk(event) + _chunk(b""))
-
-    async def room(self) -> None:
-        """Wait until the transport takes further bytes, or is lost."""
-        await self._connection.flow.drain()
+_CLOSE = (b"connection", b"close")
 
 
 class Connections:
@@ -160,8 +43,6 @@ class Connections:
         self.late: dict[HttpConnection, float] = {}
         """Connections with a part of a request, or none yet, by when it began."""
         self.idle: dict[HttpConnection, float] = {}
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._lines = b""
 
     def add(self, connection: HttpConnection) -> None:
         self.late[connection] = time.monotonic()
@@ -175,12 +56,6 @@ class Connections:
         for each in (self.unadmitted, self.late, self.idle):
             each.pop(connection, None)
 
-    def lines_of(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        """uvicorn's own headers of answers, another list each second."""
-        if headers is not self._headers:
-            self._headers, self._lines = headers, b"".join([b"%s: %s\r\n" % each for each in headers])
-        return self._lines
-
     async def sweep(self) -> None:
         """Close connections whose request does not arrive in time, and idle ones, until cancelled."""
         while True:
@@ -189,7 +64,7 @@ class Connections:
             for connection, since in list(self.late.items()):
                 if now - since < self._receive_s:
                     break
-                if connection.is_answering:  # it is this server that keeps the next request waiting
+                if connection.keeps_waiting:
                     del self.late[connection]
                     self.late[connection] = now
                 else:
@@ -214,15 +89,15 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
         self._unparsed = 0
-        self._arriving: Request | None = None
-        """A request that is to be answered directly, until it is whole."""
+        self._direct: Request | None = None
+        """What arrives and is to be answered directly."""
         self._running: RequestResponseCycle | None = None
         """What is being answered; `cycle` is what arrived last."""
         self._last: Answer | None = None
-        """The answer that ends the connection. What arrives after its head is ignored: closed at once, a client that
+        """The answer that ends the connection. What is left of its request is ignored: closed at once, a client that
         still sends might miss the answer."""
-        self._is_at_end = False
-        """Nothing that is left of the request is waited for."""
+        self._is_whole = False
+        """That request has arrived."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -241,25 +116,26 @@ class HttpConnection(HttpToolsProtocol):
             running.message_event.set()
 
     @property
-    def is_answering(self) -> bool:
-        """Whether a request that has arrived whole is not answered yet."""
-        return self._is_busy and not cast(RequestResponseCycle, self._running).more_body
+    def _is_busy(self) -> bool:
+        cycle = cast(RequestResponseCycle | None, self.cycle)
+        return cycle is not None and not cycle.response_complete
 
     @property
-    def _is_busy(self) -> bool:
-        return self._running is not None and not self._running.response_complete
+    def keeps_waiting(self) -> bool:
+        """Whether what arrives waits for the answer to an earlier request."""
+        return self._is_busy and (bool(self.pipeline) or not self.cycle.more_body)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed > _MOST_UNPARSED:
-            self._end_with(Answer(431, b"a head is too long", _TEXT), at_once=True)
+            self._end_with(431, b"a head is too long", is_whole=True)
 
     def send_400_response(self, msg: str) -> None:
-        self._end_with(Answer(400, msg.encode(), _TEXT), at_once=True)
+        self._end_with(400, msg.encode(), is_whole=True)
 
     def on_message_begin(self) -> None:
-        # The scope is made where an application needs one.
+        # uvicorn's scope is made where an application needs it.
         self.url, self.headers = b"", []
         self.among.idle.pop(self, None)
         self.among.late.setdefault(self, time.monotonic())
@@ -271,33 +147,37 @@ class HttpConnection(HttpToolsProtocol):
         self._unparsed = 0
         if self._last is not None or self.transport.is_closing():
             return
-        request = Request(self)
+        own, is_busy = self.server_state.default_headers, self._is_busy
+        request = Request(self.url, self.headers, own, self.transport, self.flow, self._scope)
         try:
-            if request.repeats and _repeated(self.headers, _DECISIVE):
-                raise NotAdmitted(Answer(400, b"a header that says who asks, or where, is repeated", _TEXT))
             request.bearer = self.among.site.admit(request)
         except NotAdmitted as refused:
-            self._end_with(refused.answer)
+            self._end(refused.answer)
+            return
+        if request.repeats and _repeats(self.headers, _DECISIVE):
+            self._end_with(400, b"a header that says who asks, or where, is repeated")
+            return
+        if len(self.pipeline) == _MOST_AHEAD:
+            self._end_with(429, b"too many requests were sent ahead")
             return
         if request.bearer is not None:
             self.among.unadmitted.pop(self, None)
-        if self._is_direct(request):
-            self._arriving = request
-            self.cycle = self._running = cast(RequestResponseCycle, request)
-        elif len(self.pipeline) < _MOST_AHEAD:
-            self._begin_application(request)
+        if not is_busy and self._is_ordinary(request) and self.among.site.may_answer(request):
+            self._direct, self.cycle = request, cast(RequestResponseCycle, request)
         else:
-            self._end_with(Answer(429, b"too many requests were sent ahead", _TEXT))
+            self._scope(self.headers)["state"][BEARER] = request.bearer
+            self.expect_100_continue = request.headers.get(b"expect", b"").lower() == b"100-continue"
+            super().on_headers_complete()
+        if not is_busy:
+            self._running = self.cycle
         # Other headers may follow the body. They were not there when the request was admitted.
         self.headers = []
 
-    def _is_direct(self, request: Request) -> bool:
-        """Whether a request is ordinary in its framing, does not wait for others, and may be answered directly."""
+    def _is_ordinary(self, request: Request) -> bool:
+        """Whether a request is a POST whose length is known, and that asks nothing of its connection."""
         parser, length = cast(Any, self.parser), request.headers.get(b"content-length", b"")
         return (
-            self.url == self.among.site.path
-            and parser.get_method() == b"POST"
-            and not self._is_busy
+            parser.get_method() == b"POST"
             and len(length) < 12
             and length.isdigit()
             and int(length) <= self.among.direct_bytes
@@ -305,41 +185,29 @@ class HttpConnection(HttpToolsProtocol):
             and not parser.should_upgrade()
             and parser.should_keep_alive()
             and parser.get_http_version() == "1.1"
-            and self.among.site.may_answer(request)
         )
 
-    def _begin_application(self, request: Request) -> None:
-        self.new_scope(request.head)["state"][BEARER] = request.bearer
-        self.expect_100_continue = request.headers.get(b"expect", b"").lower() == b"100-continue"
-        was_busy = self._is_busy
-        super().on_headers_complete()
-        if not was_busy:
-            self._running = self.cycle
-
-    def new_scope(self, headers: list[tuple[bytes, bytes]]) -> Any:
-        """uvicorn's scope of a request with these headers."""
-        now = self.url, self.headers
+    def _scope(self, headers: Headers) -> Any:
+        url, kept = self.url, self.headers
         super().on_message_begin()
-        self.url, self.headers = now
+        self.url, self.headers = url, kept
         self.scope["headers"] = headers
         return self.scope
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
-        if self._last is not None:
-            return
-        if self._arriving is None:
+        if self._direct is not None:
+            self._direct.parts.append(body)
+        elif self._last is None:
             super().on_body(body)
-        else:
-            self._arriving.parts.append(body)
 
     def on_message_complete(self) -> None:
         self._unparsed = 0
         if self._last is not None:
-            self._end()
+            self._end(self._last, is_whole=True)
             return
         self.among.late.pop(self, None)
-        request, self._arriving = self._arriving, None
+        request, self._direct = self._direct, None
         if request is None:
             super().on_message_complete()
             return
@@ -396,54 +264,39 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        now = time.monotonic()
         if self._last is not None:
             self._write_last(self._last)
         elif self in self.among.unadmitted:
-            self.among.late.setdefault(self, now)
+            self.among.late.setdefault(self, time.monotonic())
         elif self not in self.among.late:
-            self.among.idle[self] = now
+            self.among.idle[self] = time.monotonic()
 
-    def write_head(self, status: int, rest: bytes) -> None:
-        own = self.among.lines_of(self.server_state.default_headers)
-        self.transport.write(b"%s%s%s" % (STATUS_LINE[status], own, rest))
+    def _end_with(self, status: int, problem: bytes, *, is_whole: bool = False) -> None:
+        self._end(Answer(status, problem, b"text/plain"), is_whole=is_whole)
 
-    def write_answer(self, answer: Answer, more: bytes = b"") -> None:
-        if self.transport.is_closing():
-            return
-        if answer.status == 401:
-            more += b"www-authenticate: Bearer\r\n"  # RFC 9110, section 15.5.2: the scheme that would be accepted
-        form = b"content-type: %s\r\ncontent-length: %d\r\n%s\r\n%s"
-        self.write_head(answer.status, form % (answer.kind, len(answer.body), more, answer.body))
-
-    def _end_with(self, answer: Answer, *, at_once: bool = False) -> None:
-        """End the connection with this answer, in its turn, once the request has arrived.
+    def _end(self, answer: Answer, *, is_whole: bool = False) -> None:
+        """End the connection with an answer, in its turn, once its request has arrived.
 
         Args:
-            at_once: Do not wait for the rest of the request: where it ends is not known.
+            is_whole: Whether it has, or its end cannot be found.
         """
-        if self._last is None:
-            self._last = answer
-            if not self._is_busy:
-                self._write_last(answer)
-        if at_once:
-            self._end()
+        is_first, self._last = self._last is None, self._last or answer
+        self._is_whole |= is_whole
+        if self.keeps_waiting:
+            return
+        if is_first:
+            self._write_last(answer)
+        elif self._is_whole:
+            self.transport.close()
 
     def _write_last(self, answer: Answer) -> None:
-        self.write_answer(answer, b"connection: close\r\n")
-        if self._is_at_end:
-            self.transport.close()
-
-    def _end(self) -> None:
-        self._is_at_end = True
-        if not self._is_busy:
+        # Of a broken body, the answer may have begun.
+        if not self._is_busy or not self.cycle.response_started:
+            self.transport.write(answer.encoded([*self.server_state.default_headers, _CLOSE]))
+        if self._is_whole:
             self.transport.close()
 
 
-def _repeated(headers: list[tuple[bytes, bytes]], names: frozenset[bytes]) -> bool:
+def _repeats(headers: Headers, names: frozenset[bytes]) -> bool:
     found = [name for name, _ in headers if name in names]
     return len(found) > len(set(found))
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)

@@ -25,7 +25,7 @@ from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.channel import read_json
-from mcp_wire.http_server import ASKED, BEARER, Answer, NotAdmitted, Request
+from mcp_wire.http_request import ASKED, BEARER, Answer, NotAdmitted, Request
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
@@ -36,7 +36,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
-_HEALTH = b"/health"
+_ENDPOINT, _HEALTH = PATH.encode(), b"/health"
 _ADDRESS = re.compile(rf"{PATH}(?:/([A-Za-z0-9._~-]{{1,128}}))?")
 _LEASES = b"mcp-rollout/lease"
 """In the body of every request of the lease extension: in its method, or in its `_meta`."""
@@ -45,8 +45,6 @@ _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL = -32600, -32602, -32603
 
 class ServeApp:
     """One gateway behind HTTP: the ASGI application, and the `Site` of its connections."""
-
-    path = PATH.encode()
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class ServeApp:
 
     def may_answer(self, request: Request) -> bool:
         """As `Site.may_answer`."""
-        return True
+        return request.target == _ENDPOINT
 
     async def answer(self, request: Request) -> bool:
         """As `Site.answer`. A client that disconnects cancels nothing: it may ask for the outcome again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from mcp_wire.door import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
-from mcp_wire.http_server import Answer, NotAdmitted, Request
+from mcp_wire.http_request import Answer, NotAdmitted, Request
 
 TOKEN, HOSTS = "MCP_SERVER_TOKEN", "MCP_SERVER_HOSTS"
 """Variables of the environment: the bearer token, and further names by which clients may address the server. Either may

@@ -29,8 +29,8 @@ from starlette.requests import Request
 
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
-from mcp_wire import http_server
-from mcp_wire.http_server import Answer
+from mcp_wire import http_request
+from mcp_wire.http_request import Answer
 
 PING_S = 15.0
 """Silence after which a client gets a comment line, so that no proxy closes the connection."""
@@ -45,7 +45,7 @@ class Exchange(Channel):
         request: An admitted one, with its message.
     """
 
-    def __init__(self, request: http_server.Request, message: dict[str, Any]) -> None:
+    def __init__(self, request: http_request.Request, message: dict[str, Any]) -> None:
         super().__init__(message["id"], progress_token_from_params(message["params"]))
         self._asked, self._params = request, message["params"]
         self._scope = scope_type()()

@@ -24,8 +24,10 @@ from starlette.requests import Request as AsgiRequest
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.door import Door
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
-from mcp_wire.http_server import Connections, Request
+from mcp_wire.http_request import Request
+from mcp_wire.http_server import Connections
 
+PATH = b"/mcp"
 RECEIVE_S = 30.0
 """How long a request may take to arrive whole, and the first one of a connection to begin."""
 MOST_UNADMITTED = 4096
@@ -38,8 +40,6 @@ _ACCEPTED = 256
 
 class DirectSite:
     """What the connections of one server answer directly."""
-
-    path = b"/mcp"
 
     def __init__(self, server: MCPServer, calls: DirectCalls | None, door: Door) -> None:
         self._calls, self._server = calls, server
@@ -54,6 +54,7 @@ class DirectSite:
         headers = request.headers
         return (
             self._calls is not None
+            and request.target == PATH
             and not request.repeats
             and headers.get(b"mcp-method") == b"tools/call"
             and headers.get(b"mcp-protocol-version", b"").decode("latin-1") in MODERN_PROTOCOL_VERSIONS

@@ -1,4 +1,4 @@
-"""Requests as bytes: those read on the direct path, and those that uvicorn reads, have the same answers."""
+"""Requests as bytes: those that are answered directly, and those of the ASGI application, have the same answers."""
 
 from __future__ import annotations
 
@@ -79,6 +79,9 @@ async def test_requests_in_any_pieces_and_framing_are_answered(
     [
         (request(f"Content-Length: {len(BODY)}", f"Content-Length: {len(BODY) + 1}"), 400),
         (request("Content-Length: -1"), 400),
+        (request("Transfer-Encoding: chunked", body=b"5\r\n{}\r\n0\r\n\r\n"), 400),
+        (request(f"Content-Length: {len(BODY)}", "Host: 127.0.0.1"), 400),
+        (request("X-Long: " + "x" * 33_000, body=b"")[:-4], 431),
         (request("Content-Length: 3000", body=b" " * 3000), 413),
         (request(line="PUT /mcp HTTP/1.1", body=b""), 405),
         (request(line="GET /elsewhere HTTP/1.1", body=b""), 404),
@@ -105,6 +108,28 @@ async def everything(url: str, sent: bytes) -> bytes:
             while True:
                 found += await stream.receive()
     return found
+
+
+async def test_requests_sent_ahead_are_bounded_and_refused_in_their_turn(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("get")), tokens=(TOKEN,)) as running:
+        for sent, statuses in (
+            (post(token=TOKEN) * 2 + post(token="wrong") + post(token=TOKEN), [200, 200, 401]),
+            (post(token=TOKEN) * 2 + b"not HTTP\r\n\r\n", [200, 200, 400]),
+            (post(token=TOKEN) * 80, [200] * 65 + [429]),
+        ):
+            answer = await everything(running.url, sent)
+            assert [int(found[:3]) for found in answer.split(b"HTTP/1.1 ")[1:]] == statuses
+
+
+async def test_a_header_after_the_body_counts_for_nothing(mini: Entries, config: Config) -> None:
+    client = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}, "protocolVersion": "2025-11-25"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}).encode()
+    kinds = "Content-Type: application/json", "Accept: application/json, text/event-stream", "Connection: close"
+    for trailer in (b"", b"Mcp-Session-Id: unknown\r\n"):
+        chunks = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailer)
+        async with served(config(store=mini("get"))) as running:
+            answer = await everything(running.url, request("Transfer-Encoding: chunked", *kinds, body=chunks))
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 8000000", "Transfer-Encoding: chunked"])
