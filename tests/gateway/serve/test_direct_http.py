@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 from odd_requests import answer_or_end, odd_request
-from served import TOKEN, served
+from served import TOKEN, RawClient, served
 
 from gateway import GatewayConfig
 
@@ -119,6 +119,25 @@ async def test_requests_sent_ahead_are_bounded_and_refused_in_their_turn(mini: E
         ):
             answer = await everything(running.url, sent)
             assert [int(found[:3]) for found in answer.split(b"HTTP/1.1 ")[1:]] == statuses
+
+
+async def test_a_stream_ends_with_its_connection_whatever_was_sent_ahead(mini: Entries, config: Config) -> None:
+    client = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}, "protocolVersion": "2025-11-25"}
+    async with served(config(store=mini("get"))) as running:
+        address, kinds = urlsplit(running.url), {"accept": "application/json, text/event-stream"}
+        begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+        session = (await RawClient(running.url).post(begin, **kinds)).headers["mcp-session-id"]
+        given = f"Mcp-Session-Id: {session}", "Mcp-Protocol-Version: 2025-11-25", "Accept: text/event-stream"
+        stream = request(*given, line="GET /mcp HTTP/1.1", body=b"")
+        with anyio.fail_after(20):
+            for _ in range(2):
+                status = b"409"
+                # A session has one stream at a time.
+                while status == b"409":
+                    async with await anyio.connect_tcp(address.hostname or "", address.port or 0) as connection:
+                        await connection.send(stream + PLAIN)
+                        status = (await connection.receive()).split()[1]
+                assert status == b"200"
 
 
 async def test_a_header_after_the_body_counts_for_nothing(mini: Entries, config: Config) -> None:
