@@ -1,10 +1,13 @@
-"""The ASGI application: who may ask, what is asked, and the answer as one JSON document."""
+"""What is served over HTTP: who may ask, what is asked, and the answer as one JSON document.
+
+POSTs to the endpoint are answered without ASGI where they ask for a lease, or for a call that needs no stream.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, cast
 
 import structlog
 from anyio.abc import TaskGroup
@@ -17,12 +20,12 @@ from gateway.serve.bearers import Admission, Bearer, Refused
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
-from gateway.serve.direct_http import ADMITTED, BEGUN, concerns
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.channel import read_json
+from mcp_wire.http_request import ASKED, BEARER, Answer, NotAdmitted, Request
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,30 +33,15 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
+_ENDPOINT, _HEALTH = PATH.encode(), b"/health"
 _ADDRESS = re.compile(rf"{PATH}(?:/([A-Za-z0-9._~-]{{1,128}}))?")
-_JSON = b"application/json"
-_DECISIVE = frozenset((b"authorization", b"host", b"origin", b"mcp-session-id", b"mcp-protocol-version"))
+_LEASES = b"mcp-rollout/lease"
+"""In the body of every request of the lease extension: in its method, or in its `_meta`."""
 _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL = -32600, -32602, -32603
 
 
-class Answer(NamedTuple):
-    """An HTTP answer."""
-
-    status: int
-    body: bytes
-    kind: bytes = _JSON
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        headers = [(b"content-type", self.kind), (b"content-length", b"%d" % len(self.body))]
-        # RFC 9110, section 15.5.2: a 401 names the scheme that would be accepted.
-        if self.status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        return headers
-
-
 class ServeApp:
-    """One gateway behind HTTP."""
+    """One gateway behind HTTP: the ASGI application, and the `Site` of its connections."""
 
     def __init__(
         self,
@@ -74,45 +62,51 @@ class ServeApp:
         try:
             answer = await self._answer(scope, receive, send)
         except Refused as refused:
-            answer = self.refused(refused)
+            answer = self._refused(refused)
         if answer is None:
             return
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    def admit(self, headers: dict[bytes, bytes]) -> Bearer:
-        """As `Admission.admit`."""
-        return self._admission.admit(headers)
-
-    async def respond(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer) -> Answer | None:
-        """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
-
-        Args:
-            headers: Names in lower case; `bearer` is whom `admit` found in them.
-        """
+    def admit(self, request: Request) -> Bearer | None:
+        """As `Site.admit`."""
+        # What probes a program's health has no token.
+        if request.target.partition(b"?")[0] == _HEALTH:
+            return None
         try:
-            return await self._post(headers, body, bearer, "")
+            return self._admission.admit(request.headers)
         except Refused as refused:
-            return self.refused(refused)
+            raise NotAdmitted(self._refused(refused)) from refused
 
-    def refused(self, refused: Refused) -> Answer:
-        """The answer to a request that is not executed."""
+    def may_answer(self, request: Request) -> bool:
+        """As `Site.may_answer`."""
+        return request.target == _ENDPOINT
+
+    async def answer(self, request: Request) -> bool:
+        """As `Site.answer`. A client that disconnects cancels nothing: it may ask for the outcome again."""
+        if not _concerns(request.headers, request.body):
+            return False
+        try:
+            answer = await self._post(request.headers, request.body, request.bearer, "")
+        except Refused as refused:
+            answer = self._refused(refused)
+        if answer is None:
+            return False
+        request.respond(answer)
+        return True
+
+    def _refused(self, refused: Refused) -> Answer:
         self._counts.refused[refused.status] += 1
         return Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
         """The answer; None where it was sent."""
-        # Before the token is checked: what probes a program's health has none.
-        if scope["path"] == "/health":
+        bearer: Bearer | None = scope["state"][BEARER]
+        if bearer is None:
             status = 503 if self._leases.draining else 200
             return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
         headers = dict(scope["headers"])
-        # Of two values, mcp's server reads the first one, and this one the last.
-        decisive = [name for name, _ in scope["headers"] if name in _DECISIVE]
-        if len(decisive) > len(set(decisive)):
-            raise Refused(400, "a header that says who asks, or where, is repeated")
-        bearer = self._admission.admit(headers)
-        scope["state"][ADMITTED]()
         address = _address_of(scope["path"])
         if address is None:
             if scope["path"] != "/metrics":
@@ -122,9 +116,9 @@ class ServeApp:
         match scope["method"]:
             case "POST" if address is not None:
                 body = await self._body(receive)
-                # The lease extension is answered here, too: uvicorn reads what is unusual in its framing alone.
-                concerned, answer = concerns(headers, body), None
-                if concerned and not scope["state"].get(BEGUN):
+                concerned, answer = _concerns(headers, body), None
+                # Not where the connection has asked `answer`, which left the request to mcp's server.
+                if concerned and ASKED not in scope["state"]:
                     answer = await self._post(headers, body, bearer, address)
                 if answer is None:
                     with self.client_face.posted(headers, body, begun=concerned):
@@ -154,7 +148,12 @@ class ServeApp:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _post(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str) -> Answer | None:
-        """As `respond`. At a world's address there are no leases to ask for."""
+        """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
+
+        Args:
+            headers: Names in lower case.
+            address: Where there is one, there are no leases to ask for.
+        """
         try:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
@@ -174,7 +173,7 @@ class ServeApp:
             answer = failed(error)
         except InvalidParams as error:
             return Answer(200, _error(number, _INVALID_PARAMS, str(error)))
-        # Answered by its HTTP status, by `respond` and `__call__`.
+        # Answered by its HTTP status, by the caller.
         except Refused:
             raise
         except Exception:  # boundary: a defect here ends this request, and no other
@@ -204,6 +203,11 @@ class ServeApp:
         leases = self._leases
         bearers = self._admission.bearers
         return exposition(self._counts, bearers, leases=len(leases), granted=leases.granted, freed=leases.freed)
+
+
+def _concerns(headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """Whether there may be an answer to a POST without mcp's server, at a glance."""
+    return _LEASES in body or (b"mcp-session-id" in headers and b'"tools/call"' in body)
 
 
 def _address_of(path: str) -> str | None:

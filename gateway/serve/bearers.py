@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import ipaddress
 import math
-import socket
 from dataclasses import dataclass, field
-from functools import cached_property
-from urllib.parse import urlsplit
 
 import anyio
 
-from gateway.serve.config import LOOPBACK, ServeConfig, TokenLimits, is_loopback
+from gateway.serve.config import ServeConfig, TokenLimits
+from mcp_wire.door import LOOPBACK, NEEDS_TOKEN, Holders, Names, host_of, is_loopback
 
 
 class Refused(Exception):
@@ -80,71 +76,26 @@ class Admission:
     """
 
     def __init__(self, config: ServeConfig, places: int) -> None:
-        self._config = config
         share = Share.of(places, config)
-        self._bearers = {
-            _digest(token.get_secret_value().encode()): Bearer(str(number), config.limits, share)
-            for number, token in enumerate(config.tokens)
-        }
-        self._anyone = Bearer("", config.limits, share)
-        self._hosts: dict[bytes, bool] = {}
-
-    @property
-    def bearers(self) -> list[Bearer]:
-        return list(self._bearers.values()) or [self._anyone]
+        self.bearers = [Bearer(str(number), config.limits, share) for number in range(len(config.tokens))]
+        tokens = [token.get_secret_value() for token in config.tokens]
+        self._holders = Holders(dict(zip(tokens, self.bearers, strict=True)))
+        if not tokens:
+            self.bearers = [Bearer("", config.limits, share)]
+        self._names, self._origins = Names(config.host, config.allowed_hosts), config.allowed_origins
+        self._serves_pages = is_loopback(config.host)
+        """Of this machine."""
 
     def admit(self, headers: dict[bytes, bytes]) -> Bearer:
         """The bearer of a request with these headers, whose names are in lower case. Raises `Refused`."""
-        host = headers.get(b"host", b"")
-        known = self._hosts.get(host)
-        if known is None:
-            known = self._is_own(host.decode("latin-1"))
-            if len(self._hosts) < 256:  # of a client's making
-                self._hosts[host] = known
-        if not known:
+        if not self._names.has(headers.get(b"host", b"")):
             raise Refused(403, "Host is not allowed here: it must be an address or a name of this machine")
         if (origin := headers.get(b"origin")) is not None and not self._is_allowed(origin.decode("latin-1")):
             raise Refused(403, "Origin is not allowed here")
-        if not self._bearers:
-            return self._anyone
-        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-        # Looked up by digest, so that the time of the comparison tells nothing about a token.
-        bearer = self._bearers.get(_digest(token.strip())) if scheme.lower() == b"bearer" else None
+        bearer = self._holders.of(headers) if self._holders else self.bearers[0]
         if bearer is None:
-            raise Refused(401, "a bearer token of this server is needed")
+            raise Refused(401, NEEDS_TOKEN)
         return bearer
 
-    def _is_own(self, host: str) -> bool:
-        """Whether a Host header names this machine. A page that has rebound its name's address cannot send one."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if is_loopback(self._config.host):
-            return name in LOOPBACK or name in self._config.allowed_hosts
-        return _is_address(name) or name in self._own_names or name in self._config.allowed_hosts
-
-    @cached_property
-    def _own_names(self) -> frozenset[str]:
-        name = socket.gethostname()
-        return LOOPBACK | {self._config.host, name, name.partition(".")[0]}
-
     def _is_allowed(self, origin: str) -> bool:
-        if origin in self._config.allowed_origins:
-            return True
-        try:
-            return (urlsplit(origin).hostname or "") in LOOPBACK and is_loopback(self._config.host)
-        except ValueError:
-            return False
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return origin in self._origins or (self._serves_pages and host_of(origin) in LOOPBACK)

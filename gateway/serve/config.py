@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Self
 
@@ -10,9 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.config.models import Seconds
 from gateway.errors import ConfigError, InvalidValue
-
-_SHORTEST_TOKEN = 16
-LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+from mcp_wire.door import SHORTEST_TOKEN, is_loopback
 
 
 class TokenLimits(BaseModel):
@@ -77,17 +74,9 @@ class ServeConfig(BaseModel):
             problem = f"{self.host} is reachable from other machines, and there is no token"
             raise InvalidValue(problem, "name a file with one token a line: --token-file; or listen at 127.0.0.1")
         for token in self.tokens:
-            if len(token.get_secret_value()) < _SHORTEST_TOKEN:
-                raise InvalidValue(f"a token is shorter than {_SHORTEST_TOKEN} characters", "openssl rand -hex 32")
+            if len(token.get_secret_value()) < SHORTEST_TOKEN:
+                raise InvalidValue(f"a token is shorter than {SHORTEST_TOKEN} characters", "openssl rand -hex 32")
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    try:
-        return host in LOOPBACK or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_tokens(path: Path) -> tuple[SecretStr, ...]:

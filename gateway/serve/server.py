@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import uvicorn
 from anyio.abc import TaskStatus
-from uvicorn.server import ServerState
 
 from gateway.errors import ConfigError
 from gateway.serve.app import ServeApp
 from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
-from gateway.serve.direct_http import KEEP_ALIVE_S, DirectConnection, Unadmitted
 from gateway.serve.leases import PATH, ServedLeases
+from mcp_wire.http_server import Connections
 
 _BACKLOG = 4096
 _STOP_S = 5.0
@@ -69,17 +66,19 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
     async with anyio.create_task_group() as tasks:
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
+        connections = Connections(
+            app, receive_s=config.receive_s, unadmitted=config.unadmitted, direct_bytes=config.max_request_bytes
+        )
         server = _Server(
             uvicorn.Config(
                 app,
-                http=_connections(app, config),
+                http=connections.protocol(),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(_STOP_S),
             )
         )
@@ -93,6 +92,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
 
         tasks.start_soon(listen)
         tasks.start_soon(leases.sweep)
+        tasks.start_soon(connections.sweep)
         await tasks.start(_hold_sessions, app)
         try:
             yield Serving(f"http://{host}:{port}{PATH}", leases)
@@ -113,17 +113,6 @@ async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> Non
     async with app.client_face.sessions.run():
         task_status.started()
         await anyio.sleep_forever()
-
-
-def _connections(app: ServeApp, config: ServeConfig) -> type[asyncio.Protocol]:
-    """uvicorn's class of connections."""
-
-    class Connection(DirectConnection):
-        def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: Any, **_: Any) -> None:
-            super().__init__(app, limits, unadmitted, config, server_state, app_state)
-
-    limits, unadmitted = config, Unadmitted(config.unadmitted)
-    return Connection
 
 
 def _listen(config: ServeConfig) -> socket.socket:

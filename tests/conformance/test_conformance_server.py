@@ -17,13 +17,14 @@ async def results(side: str, revision: str, place: Path, *chosen: str) -> Checks
         return await play_suite(f"http://127.0.0.1:{port}/mcp", revision, place, *chosen)
 
 
-@pytest.mark.parametrize(("revision", "least"), [("2025-11-25", 25), ("2026-07-28", 36)])
+@pytest.mark.parametrize(("revision", "least"), [("2025-11-25", 25), ("2026-07-28", 35)])
 async def test_a_kit_server_passes_what_the_sdks_passes(revision: str, least: int, tmp_path: Path) -> None:
     theirs = await results("sdk", revision, tmp_path / "sdk", "--suite", "all")
     ours = await results("kit", revision, tmp_path / "kit", "--suite", "all")
     assert ours.keys() == theirs.keys()
     failed = {name for name, checks in theirs.items() if not passed(checks)}
-    # The rest needs tools and subscriptions that the server of this test does not have.
+    # The rest needs tools and subscriptions that the server of this test does not have; and uvicorn on httptools keeps
+    # spaces at the end of a header's value, which `mcp_wire` removes.
     assert len(theirs) - len(failed) >= least, failed
     for number, (scenario, checks) in enumerate(theirs.items()):
         if ours[scenario] != checks and passed(checks):

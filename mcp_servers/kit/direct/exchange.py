@@ -6,7 +6,6 @@ The answer is JSON if the tool sent nothing before it, as the SDK does; with the
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -27,44 +26,30 @@ from mcp_types import (
     JSONRPCNotification,
 )
 from starlette.requests import Request
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
-from mcp_servers.kit.direct.http_head import Head
+from mcp_wire import http_request
+from mcp_wire.http_request import Answer
 
 PING_S = 15.0
 """Silence after which a client gets a comment line, so that no proxy closes the connection."""
-_STREAM = (
-    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nconnection: keep-alive\r\n"
-    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n\r\n"
-)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 log = logging.getLogger(__name__)
 
 
 class Exchange(Channel):
-    """A direct call and the response on its connection.
+    """A direct call and the response to its request.
 
     Args:
-        headers: The response's date and server, of uvicorn.
-        message: An admitted request.
+        request: An admitted one, with its message.
     """
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        headers: list[tuple[bytes, bytes]],
-        head: Head,
-        message: dict[str, Any],
-    ) -> None:
+    def __init__(self, request: http_request.Request, message: dict[str, Any]) -> None:
         super().__init__(message["id"], progress_token_from_params(message["params"]))
-        self._transport, self._headers, self._head, self._params = transport, headers, head, message["params"]
+        self._asked, self._params = request, message["params"]
         self._scope = scope_type()()
-        self._streams = False
-        self.room = asyncio.Event()
-        """Set while the transport takes further bytes."""
-        self.room.set()
+        request.on_disconnect = self._disconnected
 
     @property
     def transport(self) -> TransportContext:
@@ -95,25 +80,21 @@ class Exchange(Channel):
         # First: what the tool still sends from its own tasks must not follow the answer on the connection.
         self.close()
         # Without a body the client has left, which cancels the call.
-        if body is None or self._transport.is_closing():
+        if body is None or self._asked.is_over:
             return
-        if self._streams:
-            self._transport.write(_chunk(_event(body)) + b"0\r\n\r\n")
+        if self._asked.streams:
+            self._asked.end_stream(_event(body))
         else:
-            sent = body.encode()
-            length = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(sent)
-            self._transport.write(self._start(status) + length + sent)
+            self._asked.respond(Answer(status, body.encode()))
 
-    def disconnected(self) -> None:
+    def _disconnected(self) -> None:
         """The client closed the connection, which is how it cancels a call in this era."""
         self.cancel()
-        # A lost transport never makes room again, and a notification would wait for ever.
-        self.room.set()
         self._scope.cancel()
 
     def ping(self) -> None:
         if not self.closed:
-            self._send(b": ping\r\n\r\n")
+            self._asked.send_event(b": ping\r\n\r\n")
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -121,23 +102,12 @@ class Exchange(Channel):
         raise NoBackChannelError(method)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        if self.closed or self._transport.is_closing():
+        if self.closed or self._asked.is_over:
             log.debug("dropped %s: the response is over", method)
             return
         message = JSONRPCNotification(jsonrpc="2.0", method=method, params=None if params is None else dict(params))
-        self._send(_event(_encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))))
-        await self.room.wait()
-
-    def _send(self, event: bytes) -> None:
-        # The status is 200 from here on: a failure of the call is the stream's last event.
-        if not self._streams:
-            self._streams = True
-            self._transport.write(self._start(200) + _STREAM)
-        self._transport.write(_chunk(event))
-
-    def _start(self, status: int) -> bytes:
-        lines = [b"HTTP/1.1 %d %s" % (status, STATUS_PHRASES[status])]
-        return b"\r\n".join([*lines, *(name + b": " + value for name, value in self._headers), b""])
+        self._asked.send_event(_event(_encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))))
+        await self._asked.room()
 
     def _connection(self) -> Connection:
         meta = self._params["_meta"]
@@ -147,15 +117,8 @@ class Exchange(Channel):
 
     def _request(self) -> Request:
         """The request for a tool that reads its headers."""
-        path = self._head.target.decode("ascii")
-        scope = {"type": "http", "method": "POST", "path": path, "headers": list(self._head.headers.items())}
-        scope |= {"client": self._transport.get_extra_info("peername"), "query_string": b"", "scheme": "http"}
-        return Request({**scope, "server": self._transport.get_extra_info("sockname")})
+        return Request(self._asked.scope)
 
 
 def _event(body: str) -> bytes:
     return f"event: message\r\ndata: {body}\r\n\r\n".encode()
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(data), data)

@@ -1,4 +1,4 @@
-"""Requests as bytes: those read on the direct path, and those that uvicorn reads, have the same answers."""
+"""Requests as bytes: those that are answered directly, and those of the ASGI application, have the same answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 from odd_requests import answer_or_end, odd_request
-from served import TOKEN, served
+from served import TOKEN, RawClient, served
 
 from gateway import GatewayConfig
 
@@ -79,6 +79,9 @@ async def test_requests_in_any_pieces_and_framing_are_answered(
     [
         (request(f"Content-Length: {len(BODY)}", f"Content-Length: {len(BODY) + 1}"), 400),
         (request("Content-Length: -1"), 400),
+        (request("Transfer-Encoding: chunked", body=b"5\r\n{}\r\n0\r\n\r\n"), 400),
+        (request(f"Content-Length: {len(BODY)}", "Host: 127.0.0.1"), 400),
+        (request("X-Long: " + "x" * 33_000, body=b"")[:-4], 431),
         (request("Content-Length: 3000", body=b" " * 3000), 413),
         (request(line="PUT /mcp HTTP/1.1", body=b""), 405),
         (request(line="GET /elsewhere HTTP/1.1", body=b""), 404),
@@ -105,6 +108,47 @@ async def everything(url: str, sent: bytes) -> bytes:
             while True:
                 found += await stream.receive()
     return found
+
+
+async def test_requests_sent_ahead_are_bounded_and_refused_in_their_turn(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("get")), tokens=(TOKEN,)) as running:
+        for sent, statuses in (
+            (post(token=TOKEN) * 2 + post(token="wrong") + post(token=TOKEN), [200, 200, 401]),
+            (post(token=TOKEN) * 2 + b"not HTTP\r\n\r\n", [200, 200, 400]),
+            (post(token=TOKEN) * 80, [200] * 65 + [429]),
+        ):
+            answer = await everything(running.url, sent)
+            assert [int(found[:3]) for found in answer.split(b"HTTP/1.1 ")[1:]] == statuses
+
+
+async def test_a_stream_ends_with_its_connection_whatever_was_sent_ahead(mini: Entries, config: Config) -> None:
+    client = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}, "protocolVersion": "2025-11-25"}
+    async with served(config(store=mini("get"))) as running:
+        address, kinds = urlsplit(running.url), {"accept": "application/json, text/event-stream"}
+        begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+        session = (await RawClient(running.url).post(begin, **kinds)).headers["mcp-session-id"]
+        given = f"Mcp-Session-Id: {session}", "Mcp-Protocol-Version: 2025-11-25", "Accept: text/event-stream"
+        stream = request(*given, line="GET /mcp HTTP/1.1", body=b"")
+        with anyio.fail_after(20):
+            for _ in range(2):
+                status = b"409"
+                # A session has one stream at a time.
+                while status == b"409":
+                    async with await anyio.connect_tcp(address.hostname or "", address.port or 0) as connection:
+                        await connection.send(stream + PLAIN)
+                        status = (await connection.receive()).split()[1]
+                assert status == b"200"
+
+
+async def test_a_header_after_the_body_counts_for_nothing(mini: Entries, config: Config) -> None:
+    client = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}, "protocolVersion": "2025-11-25"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}).encode()
+    kinds = "Content-Type: application/json", "Accept: application/json, text/event-stream", "Connection: close"
+    for trailer in (b"", b"Mcp-Session-Id: unknown\r\n"):
+        chunks = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailer)
+        async with served(config(store=mini("get"))) as running:
+            answer = await everything(running.url, request("Transfer-Encoding: chunked", *kinds, body=chunks))
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 8000000", "Transfer-Encoding: chunked"])
@@ -179,14 +223,14 @@ async def test_connections_without_a_token_are_bounded_and_those_with_one_go_on(
 
 
 @pytest.mark.parametrize("ends", [(b"\r\n", b"\n", b"\n\n"), (b"\r\n", b"\n", b"\n\r\n"), (b"\n", b"\n", b"\n\n")])
-async def test_a_head_with_bare_line_feeds_is_answered(
+async def test_a_head_with_bare_line_feeds_is_refused(
     mini: Entries, config: Config, ends: tuple[bytes, bytes, bytes]
 ) -> None:
     first, other, last = ends
     lines = [b"Host: 127.0.0.1", b"Content-Length: %d" % len(BODY)]
     async with served(config(store=mini("get"))) as running:
         sent = b"POST /mcp HTTP/1.1" + first + other.join(lines) + last + BODY
-        assert [status for status, _ in await answers(running.url, [sent], 1)] == [200]
+        assert [status for status, _ in await answers(running.url, [sent], 1)] == [400]
 
 
 async def test_any_head_is_answered_or_closed_in_time(mini: Entries, config: Config) -> None:

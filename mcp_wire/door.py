@@ -1,0 +1,90 @@
+"""Who a request is from, and whom it is for: bearer tokens by digest, and the names of a server."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+
+T = TypeVar("T")
+
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+SHORTEST_TOKEN = 16
+"""Characters."""
+NEEDS_TOKEN = "a bearer token of this server is needed"
+_MOST_KNOWN = 256
+"""Values of headers, of clients' making, that are remembered."""
+
+
+class Holders(Generic[T]):
+    """Who holds which token. By digest, so that the time of a comparison tells nothing about a token."""
+
+    def __init__(self, tokens: Mapping[str, T]) -> None:
+        self._found = {_digest(token.encode()): holder for token, holder in tokens.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def of(self, headers: Mapping[bytes, bytes]) -> T | None:
+        """The holder of a request's token; names of headers in lower case."""
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        return self._found.get(_digest(token.strip())) if scheme.lower() == b"bearer" else None
+
+
+class Names:
+    """What clients may call a server that listens at `host`.
+
+    At a loopback address these are the loopback names; elsewhere any address and this machine's names, too. A page that
+    has rebound its name's address sends another name.
+
+    Args:
+        more: Further names.
+    """
+
+    def __init__(self, host: str, more: Iterable[str] = ()) -> None:
+        self._is_loopback = is_loopback(host)
+        machine = socket.gethostname()
+        own = () if self._is_loopback else (host, machine, machine.partition(".")[0])
+        self._names = LOOPBACK.union(own, more)
+        self._known: dict[bytes, bool] = {}
+
+    def has(self, host: bytes) -> bool:
+        """Whether a Host header has one of them."""
+        known = self._known.get(host)
+        if known is None:
+            known = self.has_url("//" + host.decode("latin-1"))
+            if len(self._known) < _MOST_KNOWN:
+                self._known[host] = known
+        return known
+
+    def has_url(self, url: str) -> bool:
+        name = host_of(url)
+        return name in self._names or (not self._is_loopback and _is_address(name))
+
+
+def host_of(url: str) -> str:
+    """The host of a URL; empty if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    return host in LOOPBACK or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
