@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from gateway.config.models import Seconds
+from gateway.config.calls import Seconds
 from gateway.errors import ConfigError, InvalidValue
 
 _SHORTEST_TOKEN = 16
