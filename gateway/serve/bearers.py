@@ -130,8 +130,6 @@ class Admission:
         return LOOPBACK | {self._config.host, name, name.partition(".")[0]}
 
     def _is_allowed(self, origin: str) -> bool:
-        if origin in self._config.allowed_origins:
-            return True
         try:
             return (urlsplit(origin).hostname or "") in LOOPBACK and is_loopback(self._config.host)
         except ValueError:
