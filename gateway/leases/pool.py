@@ -70,15 +70,7 @@ class BundlePool:
         return " and ".join(self.servers)
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
-        """A bundle for one session.
-
-        Args:
-            reset: Whether its servers will be reset, so that one that was used before will do.
-            trajectory: Whose session it is, and its `seed`: for pools that hand them on.
-
-        Raises:
-            GatewayError: a server of it could not be started.
-        """
+        """As `Pool.take`."""
         while True:
             if (bundle := self.take_ready(reset=reset)) is not None:
                 return bundle
@@ -93,7 +85,7 @@ class BundlePool:
             await self._change.wait()
 
     def take_ready(self, *, reset: bool) -> Bundle | None:
-        """A bundle that is open, at once, for one session; None where there is none. Arguments as of `take`."""
+        """As `Pool.take_ready`."""
         bundle = self._pick(reset)
         return None if bundle is None else self._given(bundle)
 
@@ -103,11 +95,7 @@ class BundlePool:
         return bundle
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
-        """Take a bundle back when its session is over; return at once.
-
-        Args:
-            healthy: Whether no call to the bundle failed or is still running.
-        """
+        """As `Pool.give_back`."""
         if healthy and bundle.alive and bundle.leases < self._leases_each and not self._closing:
             self._used.append(bundle)
             self._changed()
@@ -116,7 +104,7 @@ class BundlePool:
         self.refill()
 
     def close(self) -> None:
-        """The gateway is closing: start nothing more."""
+        """As `Pool.close`."""
         self._closing = True
 
     def _pick(self, reset: bool) -> Bundle | None:
