@@ -22,7 +22,10 @@ from typing import Any
 import structlog
 
 from benchmarks.callbacks import Callbacks, timed
-from gateway import Gateway, GatewayConfig, GatewayError, Session
+from gateway.config.models import GatewayConfig
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway
+from gateway.leases.session import Session
 
 logging.disable(logging.CRITICAL)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -19,7 +19,8 @@ import anyio.lowlevel
 import structlog
 
 from benchmarks.wait_server import MODULE
-from gateway import Gateway, GatewayConfig
+from gateway.config.models import GatewayConfig
+from gateway.gateway import Gateway
 from rollout.bench.costs import cpu_s, descendants
 from rollout.process import tune_collector
 

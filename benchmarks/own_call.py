@@ -16,7 +16,8 @@ import anyio
 import structlog
 
 from benchmarks.echo_server import STDIO_ARGUMENTS
-from gateway import Gateway, GatewayConfig
+from gateway.config.models import GatewayConfig
+from gateway.gateway import Gateway
 from gateway.transport.channel import Json, OwnChannel
 from gateway.transport.delivery import Delivery
 from rollout.process import tune_collector

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 # An ordinary server with a global variable: the kind that leaks between trajectories when it is shared.
 SERVER = """

@@ -1,4 +1,8 @@
-"""Connect to MCP servers and lease them to trajectories: each gets its own sessions, processes or state."""
+"""Connect to MCP servers and lease them to trajectories: each gets its own sessions, processes or state.
+
+The names are found in their modules when they are asked for: importing mcp takes a second, which reading traces, say,
+should not wait for, as it needs `gateway.errors` only.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ if TYPE_CHECKING:
     from gateway.types import Audience, Role, Scope, ToolDefinition, ToolResult
 
 _HOMES = {
-    "config.models": ("GatewayConfig", "ServerConfig"),
-    "config.servers_file": ("load_servers",),
-    "errors": ("ConfigError", "DeliveryUnknown", "GatewayError", "LeaseTimeout", "ServerUnavailable"),
-    "gateway": ("Gateway",),
-    "leases.session": ("Session",),
-    "types": ("Audience", "Role", "Scope", "ToolDefinition", "ToolResult"),
+    "gateway.config.models": ("GatewayConfig", "ServerConfig"),
+    "gateway.config.servers_file": ("load_servers",),
+    "gateway.errors": ("ConfigError", "DeliveryUnknown", "GatewayError", "LeaseTimeout", "ServerUnavailable"),
+    "gateway.gateway": ("Gateway",),
+    "gateway.leases.session": ("Session",),
+    "gateway.types": ("Audience", "Role", "Scope", "ToolDefinition", "ToolResult"),
 }
 
 __all__ = [
@@ -42,8 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Importing mcp takes a second, which reading traces, say, should not wait for: it needs `gateway.errors` only.
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(f"gateway.{home}"), name)
+            return getattr(import_module(home), name)
     raise AttributeError(name)

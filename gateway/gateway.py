@@ -162,8 +162,7 @@ class Gateway:
         offered = (await pool.start()).servers
         self._remotes, found = [pool], {server: offered[server] for server in self.config.servers}
         await self._describe(found)
-        self.catalogue = MappingProxyType({server: each.tools for server, each in found.items()})
-        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
+        self._offer({server: each.tools for server, each in found.items()})
         config = self.config.model_copy(update={"max_sessions": self.config.max_sessions * hosts.count})
         self._leases = Leases(config, self.catalogue, self._openings, {}, None, log=self._log, remotes=[pool])
 
@@ -177,8 +176,7 @@ class Gateway:
     def _start_replay(self, replay: Replay) -> None:
         servers = replay_only(self.name, self.config, replay, self._record).servers
         self.instructions = MappingProxyType({server: each.instructions for server, each in servers.items()})
-        self.catalogue = MappingProxyType({server: each.tools for server, each in servers.items()})
-        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
+        self._offer({server: each.tools for server, each in servers.items()})
         self._cassette = ReplayedLeases(replay.cassette, self.config, self.name, self.catalogue, None)
 
     async def _publish(
@@ -193,13 +191,16 @@ class Gateway:
         await anyio.lowlevel.checkpoint()
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
-        self.catalogue = MappingProxyType(expose(chosen, prefixed=prefixed))
-        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(self.catalogue)}
+        self._offer(expose(chosen, prefixed=prefixed))
         for server, connection in opened.items():
             if isinstance(connection, OfferedServer):
                 continue
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
             await self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
+
+    def _offer(self, catalogue: Mapping[str, tuple[ToolDefinition, ...]]) -> None:
+        self.catalogue = MappingProxyType(catalogue)
+        self._policy_tools = {tool.exposed_name: tool for tool in policy_tools(catalogue)}
 
     async def _describe(self, found: Mapping[str, Connection | OfferedServer]) -> None:
         self.instructions = MappingProxyType({server: each.instructions for server, each in found.items()})

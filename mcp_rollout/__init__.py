@@ -4,20 +4,15 @@ The names live in `gateway` (sessions and tools, without any model) and `rollout
 traces); this package re-exports them. It imports neither torch nor verl.
 """
 
-from gateway import (
-    ConfigError,
-    Gateway,
-    GatewayConfig,
-    GatewayError,
-    ServerConfig,
-    Session,
-    ToolDefinition,
-    ToolResult,
-    load_servers,
-)
 from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
+from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.config.servers_file import load_servers
+from gateway.errors import ConfigError, GatewayError
+from gateway.gateway import Gateway
+from gateway.leases.session import Session
+from gateway.types import ToolDefinition, ToolResult
 from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.engines.recorded import RecordedTraces

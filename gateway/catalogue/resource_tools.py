@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.config.models import ServerConfig
 from gateway.errors import ConfigError
@@ -19,8 +18,7 @@ from gateway.types import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Made:
+class _Made(NamedTuple):
     resource_kind: ResourceKind
     exposed_name: str
     description: str
@@ -28,46 +26,26 @@ class _Made:
     required: tuple[str, ...] = ()
 
 
+_URI = {"uri": {"type": "string", "description": "The resource's URI."}}
+_OF_PROMPT = {
+    "name": {"type": "string", "description": "The prompt's name."},
+    "arguments": {
+        "type": "object",
+        "description": "The prompt's arguments by name.",
+        "additionalProperties": {"type": "string"},
+    },
+}
+_ALL_RESOURCES = "List the resources of the server {server} that can be read, with their URIs."
+_ALL_PROMPTS = "List the prompts of the server {server}, with their arguments."
+_PROMPT = "Get a prompt of the server {server}, with its arguments filled in."
+_INSTRUCTIONS = "Read how the server {server} is to be used."
+_RESOURCE = "Read a resource of the server {server}."
 _MADE = {
-    GET_INSTRUCTIONS: _Made(
-        resource_kind=ResourceKind.INSTRUCTIONS,
-        exposed_name="get_instructions",
-        description="Read how the server {server} is to be used.",
-        properties={},
-    ),
-    LIST_RESOURCES: _Made(
-        resource_kind=ResourceKind.RESOURCES,
-        exposed_name="list_resources",
-        description="List the resources of the server {server} that can be read, with their URIs.",
-        properties={},
-    ),
-    READ_RESOURCE: _Made(
-        resource_kind=ResourceKind.RESOURCES,
-        exposed_name="read_resource",
-        description="Read a resource of the server {server}.",
-        properties={"uri": {"type": "string", "description": "The resource's URI."}},
-        required=("uri",),
-    ),
-    LIST_PROMPTS: _Made(
-        resource_kind=ResourceKind.PROMPTS,
-        exposed_name="list_prompts",
-        description="List the prompts of the server {server}, with their arguments.",
-        properties={},
-    ),
-    GET_PROMPT: _Made(
-        resource_kind=ResourceKind.PROMPTS,
-        exposed_name="get_prompt",
-        description="Get a prompt of the server {server}, with its arguments filled in.",
-        properties={
-            "name": {"type": "string", "description": "The prompt's name."},
-            "arguments": {
-                "type": "object",
-                "description": "The prompt's arguments by name.",
-                "additionalProperties": {"type": "string"},
-            },
-        },
-        required=("name",),
-    ),
+    GET_INSTRUCTIONS: _Made(ResourceKind.INSTRUCTIONS, "get_instructions", _INSTRUCTIONS, {}),
+    LIST_RESOURCES: _Made(ResourceKind.RESOURCES, "list_resources", _ALL_RESOURCES, {}),
+    READ_RESOURCE: _Made(ResourceKind.RESOURCES, "read_resource", _RESOURCE, _URI, ("uri",)),
+    LIST_PROMPTS: _Made(ResourceKind.PROMPTS, "list_prompts", _ALL_PROMPTS, {}),
+    GET_PROMPT: _Made(ResourceKind.PROMPTS, "get_prompt", _PROMPT, _OF_PROMPT, ("name",)),
 }
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from gateway.catalogue.hidden_text import Budget, plain
 from gateway.catalogue.names import Catalogue, policy_tools
-from gateway.config.models import read_mapping
+from gateway.config.mapping_file import read_mapping
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition

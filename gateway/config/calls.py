@@ -1,10 +1,31 @@
-"""How a policy's calls are sent: what happens to their arguments, and in which order they are executed."""
+"""How calls are sent: what happens to their arguments, in which order, and what answers a server's own requests."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def connectable(value: str, key: str) -> str:
+    """Return the URL. Raises ValueError, without quoting it since it may be secret, if it cannot be connected to."""
+    try:
+        found = urlsplit(value)
+        if found.scheme in ("http", "https") and found.hostname and found.port != 0 and " " not in value:
+            return value
+    except ValueError:  # an invalid port, an incomplete IPv6 address
+        pass
+    raise ValueError(f"{key} must begin with http:// or https:// and name a host")
+
+
+class Section(BaseModel):
+    """One mapping of a file: its keys are known, and it does not change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
 
 
 class Arguments(StrEnum):
@@ -25,10 +46,8 @@ class CallOrder(StrEnum):
     """One after the other, in the order in which they are written."""
 
 
-class CallsConfig(BaseModel):
+class CallsConfig(Section):
     """How a policy's calls are sent. Applies wherever a session calls a tool for a policy."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     arguments: Arguments = Arguments.CHECKED
     order: CallOrder = CallOrder.CONCURRENT
@@ -36,3 +55,32 @@ class CallsConfig(BaseModel):
     @property
     def as_sent(self) -> bool:
         return self.arguments is Arguments.AS_SENT
+
+
+class ElicitationConfig(Section):
+    """What answers elicitation: questions to the user that servers ask within a call."""
+
+    server: str
+    """The server whose tool with the role `elicit` answers."""
+    timeout_s: Seconds = 60
+    """For one answer."""
+
+
+class SamplingConfig(Section):
+    """The model that answers servers' sampling requests: an OpenAI-compatible endpoint."""
+
+    url: str
+    """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
+    model: str
+    """The endpoint's name of the model."""
+    api_key: SecretStr | None = None
+    """Sent as a bearer token."""
+    timeout_s: Seconds = 60
+    """For one completion."""
+    max_tokens: int = Field(default=4096, ge=1)
+    """Maximum tokens of one completion."""
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        return connectable(value, "url").rstrip("/")

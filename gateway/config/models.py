@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 
-from gateway.config.calls import CallsConfig
-from gateway.config.entry_faults import TRANSPORTS, connectable, faults_of_kind, faults_of_scope
-from gateway.config.mapping_file import read_mapping
-from gateway.config.pydantic_errors import validate
+from gateway.config.calls import CallsConfig, ElicitationConfig, SamplingConfig, Seconds, Section, connectable
 from gateway.config.tool_selection import ToolSelection
 from gateway.config.variables import expand
 from gateway.errors import InvalidValue, InvalidValues
 from gateway.types import Role, Scope
 
-__all__ = [
-    "ClientCredentialsConfig",
-    "ElicitationConfig",
-    "GatewayConfig",
-    "Kind",
-    "LeaseDirConfig",
-    "SamplingConfig",
-    "Seconds",
-    "ServerConfig",
-    "Start",
-    "expand",
-    "read_mapping",
-    "validate",
-]
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+TRANSPORTS = {
+    **dict.fromkeys(("stdio", "local"), "command"),
+    **dict.fromkeys(("http", "streamable-http", "streamableHttp", "streamable_http", "remote", "sse"), "url"),
+    "in_process": "factory",
+}
+"""Values of `type` or `transport`, and the key that each requires."""
+_NEEDS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "client_credentials": "url"}
+_OF_PROCESSES = ("min_ready", "max_processes", "leases_per_process", "start")
 
 
 class Kind(StrEnum):
@@ -56,40 +46,7 @@ class Start(StrEnum):
     """From one process that is ready to serve, for Python programs that do before nothing that must not be shared."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
-
-
-class ElicitationConfig(_Model):
-    """What answers elicitation: questions to the user that servers ask within a call."""
-
-    server: str
-    """The server whose tool with the role `elicit` answers."""
-    timeout_s: Seconds = 60
-    """For one answer."""
-
-
-class SamplingConfig(_Model):
-    """The model that answers servers' sampling requests: an OpenAI-compatible endpoint."""
-
-    url: str
-    """The base, as in `https://api.example.com/v1`; `/chat/completions` is added."""
-    model: str
-    """The endpoint's name of the model."""
-    api_key: SecretStr | None = None
-    """Sent as a bearer token."""
-    timeout_s: Seconds = 60
-    """For one completion."""
-    max_tokens: int = Field(default=4096, ge=1)
-    """Maximum tokens of one completion."""
-
-    @field_validator("url")
-    @classmethod
-    def _names_a_host(cls, value: str) -> str:
-        return connectable(value, "url").rstrip("/")
-
-
-class ClientCredentialsConfig(_Model):
+class ClientCredentialsConfig(Section):
     """OAuth client credentials for a server behind a url."""
 
     issuer: str
@@ -109,7 +66,7 @@ class ClientCredentialsConfig(_Model):
         return connectable(value, "issuer")
 
 
-class ServerConfig(_Model):
+class ServerConfig(Section):
     """One server: exactly one of `command`, `url` and `factory`, and settings that apply to all three."""
 
     command: str | None = None
@@ -134,7 +91,7 @@ class ServerConfig(_Model):
     """How the server's state is kept apart between trajectories."""
     tools: ToolSelection = ToolSelection()
     """Which tools the policy sees, and how; a list is short for `{allow: [...]}`."""
-    roles: dict[Role, str] = {}
+    roles: dict[Role, str] = Field(default={})
     """Tool names by role, for a server that does not mark its harness tools."""
     trusted: bool = False
     """Whether per-turn rewards in this server's results count."""
@@ -206,12 +163,43 @@ class ServerConfig(_Model):
             found = " and ".join(given) if given else "none"
             remedy = "keep one of them" if given else "add a command, or a url"
             raise InvalidValue(f"a server needs exactly one of command, url and factory; found {found}", remedy)
-        if faults := [*faults_of_kind(self, given[0]), *faults_of_scope(self)]:
+        if faults := [*self._faults_of_kind(given[0]), *self._faults_of_scope()]:
             raise InvalidValues(faults)
         return self
 
+    def _faults_of_kind(self, given: str) -> Iterator[InvalidValue]:
+        """What does not fit `given`, the one of `command`, `url` and `factory` that the entry has."""
+        if self.url is not None:
+            try:
+                connectable(self.url, "url")
+            except ValueError as error:
+                yield InvalidValue(str(error), "correct the value")
+        if self.command is not None and not self.command.strip():
+            yield InvalidValue("command is empty", "name the program")
+        if self.transport is not None and (needed := TRANSPORTS[self.transport]) != given:
+            yield InvalidValue(f"type {self.transport} needs a {needed}, and the entry has a {given}", "remove type")
+        for key, needed in _NEEDS.items():
+            if getattr(self, key) and needed != given:
+                yield InvalidValue(f"{key} needs a {needed}, and the entry has a {given}", f"remove {key}")
+        if self.start == "fork" and self.command is None:
+            yield InvalidValue("start: fork needs a command", "remove start")
+        if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
+            problem = "max_memory_mb and max_cpu_s need a command; other servers have no process here"
+            yield InvalidValue(problem, "remove them")
 
-class LeaseDirConfig(_Model):
+    def _faults_of_scope(self) -> Iterator[InvalidValue]:
+        """What does not fit the entry's `scope`."""
+        for key in _OF_PROCESSES:
+            if key in self.model_fields_set and self.scope is not Scope.PROCESS:
+                yield InvalidValue(f"{key} needs scope: process", f"remove {key}, or set the scope")
+        if self.max_processes is not None and self.min_ready > self.max_processes:
+            yield InvalidValue("min_ready is more than max_processes", "lower it")
+        if self.scope is Scope.PROCESS and self.url is not None:
+            problem = "scope: process needs a command or a factory; the gateway starts no process for a url"
+            yield InvalidValue(problem, "use scope: session")
+
+
+class LeaseDirConfig(Section):
     """The directory of a lease, which servers name as `${lease.dir}`: created for each lease and removed after it."""
 
     template: str | None = None
@@ -225,7 +213,7 @@ class LeaseDirConfig(_Model):
         return None if value is None else expand(value)
 
 
-class GatewayConfig(_Model):
+class GatewayConfig(Section):
     """All servers of one gateway, and bounds that do not belong to a single server."""
 
     servers: dict[str, ServerConfig]

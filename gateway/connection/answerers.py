@@ -8,7 +8,8 @@ from typing import Any, cast
 import anyio
 import httpx2
 
-from gateway.config.models import GatewayConfig, SamplingConfig
+from gateway.config.calls import SamplingConfig
+from gateway.config.models import GatewayConfig
 from gateway.connection.in_flight import Answerer, Question
 from gateway.errors import ConfigError, RequestRefused
 from gateway.server_events import RequestKind

@@ -60,8 +60,19 @@ class AnyConnection(Protocol):
         """Set when nothing of the connection is left."""
         ...
 
-    def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> Coroutine[Any, Any, ToolResult]:
-        """As `Connection.call`."""
+    def call(self, call: OutgoingCall, meta: Mapping[str, Any], /) -> Coroutine[Any, Any, ToolResult]:
+        """Send one request and wait for its result; safe from any task, any number at a time.
+
+        Args:
+            meta: The request's `_meta`.
+
+        Raises:
+            RequestRefused: the server requested input that no configured component could give.
+            ServerUnavailable: the request surely did not run.
+            DeliveryUnknown: it was sent, and the line broke before the answer.
+            CallTimeout: it was not answered within its `timeout_s`.
+            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
+        """
         ...
 
     def end(self, reason: str = ...) -> None:

@@ -70,6 +70,8 @@ class Connection:
     """The server's own, as it declared them."""
     start_s: float = field(default=0.0, init=False)
     """Seconds from the start of `run` until calls could be sent."""
+    call: Callable[[OutgoingCall, Mapping[str, Any]], Coroutine[Any, Any, ToolResult]] = field(init=False)
+    """Send one request, with these members of `_meta`; as `AnyConnection.call`."""
     done: anyio.Event = field(default_factory=anyio.Event, init=False)
     """Set when the owner task has closed everything."""
 
@@ -84,6 +86,7 @@ class Connection:
         self._link.on_notification = self._on_notification
         self._link.redact = self._redactor.text
         self._calls = Calls(self.server, self.config, self._link, self._in_flight, self._redactor)
+        self.call = self._calls.call
         self.forwarding = Forwarding(self.server, self._link, self._calls, self._in_flight, self._redactor)
         # A lambda, because `_suspect` is replaced by each probe.
         self._calls.on_timeout = lambda: self._suspect.set()
@@ -118,21 +121,6 @@ class Connection:
     def pid(self) -> int | None:
         """The server's process, where the gateway started it."""
         return self._link.pid
-
-    def call(self, call: OutgoingCall, meta: Mapping[str, Any]) -> Coroutine[Any, Any, ToolResult]:
-        """Send one request and wait for its result; safe from any task, any number at a time.
-
-        Args:
-            meta: The request's `_meta`.
-
-        Raises:
-            RequestRefused: the server requested input that no configured component could give.
-            ServerUnavailable: the request surely did not run.
-            DeliveryUnknown: it was sent, and the line broke before the answer.
-            CallTimeout: it was not answered within its `timeout_s`.
-            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
-        """
-        return self._calls.call(call, meta)
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """The server's tools as it sends them, not parsed beyond JSON. Raises what `call` raises."""

@@ -16,34 +16,27 @@ class Deadlines:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._running: dict[Deadline, float] = {}
+        self.running: dict[Deadline, float] = {}
+        """When the time of each is over, on the event loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def running(self) -> int:
-        """How many calls are in flight."""
-        return len(self._running)
 
     def begin(self, deadline: Deadline) -> float:
         """Add a call that begins now; returns when its time is over."""
         loop = asyncio.get_running_loop()
-        at = self._running[deadline] = loop.time() + self._timeout_s
+        at = self.running[deadline] = loop.time() + self._timeout_s
         if self._timer is None and at != math.inf:
             self._timer = loop.call_at(at, self._expire)
         return at
 
-    def end(self, deadline: Deadline) -> None:
-        self._running.pop(deadline, None)
-
     def _expire(self) -> None:
         self._timer, loop = None, asyncio.get_running_loop()
-        while self._running:
-            first = next(iter(self._running))
+        while self.running:
+            first = next(iter(self.running))
             # The call that the timer was set for was answered: now it is set for the earliest that was not.
-            if (at := self._running[first]) > loop.time():
+            if (at := self.running[first]) > loop.time():
                 self._timer = loop.call_at(at, self._expire)
                 return
-            del self._running[first]
+            del self.running[first]
             first.expire()
 
 
@@ -72,14 +65,19 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         self._over = True
-        self._stop()
+        self._deadlines.running.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
         # Its own cancellation is taken back; where another came besides, that one leaves the block.
         only_own = self._expired and self._task.uncancel() <= self._cancelling
         return only_own and kind is not None and issubclass(kind, asyncio.CancelledError)
 
     def suspend(self) -> float:
         """Stop the clock; returns the seconds that are left."""
-        self._stop()
+        self._deadlines.running.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         return self._at - asyncio.get_running_loop().time()
 
     def resume(self, left_s: float) -> None:
@@ -96,9 +94,3 @@ class Deadline:
         """The time is over."""
         self._expired = True
         self._task.cancel()
-
-    def _stop(self) -> None:
-        self._deadlines.end(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

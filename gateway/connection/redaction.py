@@ -46,7 +46,8 @@ class Secrets:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self._values: set[str] = set()
+        self.values = set[str]()
+        """Empty where there is nothing to redact."""
         self._forms: list[str] = []
         """What is searched for: the values, and how they look in encoded texts; longer ones first."""
         self._in_json: list[str] = []
@@ -55,8 +56,8 @@ class Secrets:
             self.add(value)
 
     def add(self, value: str) -> None:
-        if len(value) >= _SHORTEST and value not in self._values:
-            self._values.add(value)
+        if len(value) >= _SHORTEST and value not in self.values:
+            self.values.add(value)
             self._forms = sorted({*self._forms, *forms_of(value)}, key=len, reverse=True)
             self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1] for form in self._forms]
 
@@ -88,7 +89,7 @@ class Secrets:
 
     def redact_json(self, value: Any) -> Any:
         """The same for every string inside a JSON value, keys included."""
-        if not self._values or not self._within(value):
+        if not self.values or not self._within(value):
             return value
         if isinstance(value, str):
             return self.redact(value)
@@ -109,9 +110,6 @@ class Secrets:
             return True
         return any(form in text for form in self._in_json)
 
-    def __bool__(self) -> bool:
-        return bool(self._values)
-
 
 Broken = TypeVar("Broken", bound=GatewayError)
 
@@ -125,7 +123,7 @@ class Redactor:
 
     def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = Secrets(config)
-        self._tokens = tokens if config.client_credentials is not None else tuple[str]
+        self._tokens = tokens if config.client_credentials is not None else None
 
     def error(self, error: Broken) -> Broken:
         """The same error; where its message contained a secret, without its cause too, which may quote it."""
@@ -137,10 +135,9 @@ class Redactor:
 
     def result(self, result: ToolResult) -> ToolResult:
         """The same result without secrets, which a trace would keep and a policy would learn."""
-        self._add_tokens()
-        if not self._secrets:
+        secrets = self._current()
+        if not secrets.values:
             return result
-        secrets = self._secrets
         texts = secrets.redact_split([block.text for block in result.content])
         content = tuple(
             replace(
@@ -155,21 +152,20 @@ class Redactor:
         return replace(result, content=content, structured=structured, meta=meta)
 
     def json(self, value: Any) -> Any:
-        self._add_tokens()
-        return self._secrets.redact_json(value)
+        return self._current().redact_json(value)
 
     def text(self, text: str, *, cut_before: bool = False) -> str:
-        self._add_tokens()
-        return self._secrets.redact(text, cut_before=cut_before)
+        return self._current().redact(text, cut_before=cut_before)
 
     def leaks(self, tool: ToolDefinition) -> bool:
         """Whether a tool's definition contains a secret. It is shown as sent: with another text it is another tool."""
         held = {"name": tool.name, **tool.pinned}
         return self.json(held) != held
 
-    def _add_tokens(self) -> None:
-        for token in self._tokens():
+    def _current(self) -> Secrets:
+        for token in self._tokens() if self._tokens is not None else ():
             self._secrets.add(token)
+        return self._secrets
 
 
 _MCP_LOGGERS = ("mcp.client.streamable_http", "mcp.client.session")

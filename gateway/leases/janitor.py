@@ -1,4 +1,7 @@
-"""The worker's side of the sweeper: marks server processes and makes lease directories, and has both removed."""
+"""The worker's side of the sweeper: marks server processes and makes lease directories, and has both removed.
+
+An entry names its lease's directory as `${lease.dir}`, which is expanded for each connection.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.config.models import LeaseDirConfig
+from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
 from gateway.errors import ConfigError
+from gateway.types import Scope
 
 log = structlog.get_logger(__name__)
 
+LEASE_DIR = "${lease.dir}"
 OWNER = "MCP_ROLLOUT_OWNER"
 """Environment variable that marks a server process and, by inheritance, all its descendants."""
 _SWEEPER = Path(__file__).with_name("sweeper.py")
@@ -169,3 +174,52 @@ def _remove_stale(roots: Iterable[Path]) -> None:
             shutil.rmtree(root, ignore_errors=True)
         finally:
             os.close(lock)
+
+
+def names_lease_dir(config: ServerConfig) -> bool:
+    """Whether the entry names the lease's directory in `args`, `env` or `cwd`."""
+    return any(LEASE_DIR in text for text in (config.cwd or "", *config.args, *config.env.values()))
+
+
+def bundled(config: GatewayConfig) -> tuple[str, ...]:
+    """The servers that share a directory for each lease and are therefore leased together.
+
+    Raises:
+        ConfigError: one of them cannot have a separate directory for every lease.
+    """
+    for server, entry in config.servers.items():
+        at = f"servers.{server}"
+        elsewhere = (entry.command or "", entry.url or "", *entry.headers.values())
+        if any(LEASE_DIR in text for text in elsewhere):
+            raise ConfigError(f"{LEASE_DIR} is not expanded here", key=at, remedy="use it in args, env or cwd")
+        if not names_lease_dir(entry):
+            continue
+        if entry.command is None:
+            raise ConfigError(f"{LEASE_DIR} needs a command", key=at, remedy="only stdio servers get a directory")
+        if entry.scope is Scope.SHARED:
+            raise ConfigError(
+                f"{LEASE_DIR} is a separate directory for each lease, and under scope shared one process serves all",
+                key=f"{at}.scope",
+                remedy="set scope: process",
+            )
+        if entry.leases_per_process > 1:
+            raise ConfigError(
+                f"{LEASE_DIR} changes with each lease, and a reused process would keep the first one",
+                key=f"{at}.leases_per_process",
+                remedy="leave it at 1",
+            )
+    return tuple(server for server, entry in config.servers.items() if names_lease_dir(entry))
+
+
+def placed(config: ServerConfig, directory: Path | None, **env: str) -> ServerConfig:
+    """The entry for one connection: `${lease.dir}` expanded, and `env` added to its variables."""
+    if config.command is None:
+        return config
+    path = str(directory)
+    return config.model_copy(
+        update={
+            "args": tuple(text.replace(LEASE_DIR, path) for text in config.args),
+            "env": {name: text.replace(LEASE_DIR, path) for name, text in config.env.items()} | env,
+            "cwd": config.cwd.replace(LEASE_DIR, path) if config.cwd is not None else None,
+        }
+    )

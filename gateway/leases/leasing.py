@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -15,9 +16,8 @@ from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
 from gateway.connection.any_connection import AnyConnection
 from gateway.errors import ConfigError, GatewayError, LeaseTimeout
-from gateway.leases import rehearsal
 from gateway.leases.opening import Openings
-from gateway.leases.pool import BundlePool
+from gateway.leases.pool import BundlePool, rehearse
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
 from gateway.leases.slots import Slots
@@ -109,12 +109,12 @@ class Leases:
         )
 
     async def _rehearse(self, bundle: Bundle) -> None:
-        """As `rehearsal.rehearse`, in a session of its own over this bundle."""
-        request = rehearsal.request()
+        """As `rehearse`, in a session of its own over this bundle."""
+        request = LeaseRequest(trajectory=f"rehearsal-{uuid4().hex}", task=None, seed=0, tools={})
         tools = [each for server in bundle.connections for each in self._catalogue[server]]
         sender = self._sender(Sending, request, bundle.connections, {})
         session = self._session(request, sender, {}, anyio.current_time())
-        await rehearsal.rehearse(session, rehearsal.rehearsed(tools))
+        await rehearse(session, tools)
 
     @asynccontextmanager
     async def lease(

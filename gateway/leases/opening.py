@@ -18,8 +18,7 @@ from gateway.connection.answerers import requests_answered
 from gateway.connection.connection import Connection
 from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ServerUnavailable
-from gateway.leases.janitor import OWNER, Janitor
-from gateway.leases.lease_dir import LEASE_DIR, bundled, placed
+from gateway.leases.janitor import LEASE_DIR, OWNER, Janitor, bundled, placed
 from gateway.leases.taking import Bundle
 from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, HarnessError
+from gateway.leases.session import Session
 from gateway.leases.taking import Backoff, Bundle
+from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -68,15 +70,7 @@ class BundlePool:
         return " and ".join(self.servers)
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
-        """A bundle for one session.
-
-        Args:
-            reset: Whether its servers will be reset, so that one that was used before will do.
-            trajectory: Whose session it is, and its `seed`: for pools that hand them on.
-
-        Raises:
-            GatewayError: a server of it could not be started.
-        """
+        """As `Pool.take`."""
         while True:
             if (bundle := self.take_ready(reset=reset)) is not None:
                 return bundle
@@ -91,7 +85,7 @@ class BundlePool:
             await self._change.wait()
 
     def take_ready(self, *, reset: bool) -> Bundle | None:
-        """A bundle that is open, at once, for one session; None where there is none. Arguments as of `take`."""
+        """As `Pool.take_ready`."""
         bundle = self._pick(reset)
         return None if bundle is None else self._given(bundle)
 
@@ -101,11 +95,7 @@ class BundlePool:
         return bundle
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
-        """Take a bundle back when its session is over; return at once.
-
-        Args:
-            healthy: Whether no call to the bundle failed or is still running.
-        """
+        """As `Pool.give_back`."""
         if healthy and bundle.alive and bundle.leases < self._leases_each and not self._closing:
             self._used.append(bundle)
             self._changed()
@@ -114,7 +104,7 @@ class BundlePool:
         self.refill()
 
     def close(self) -> None:
-        """The gateway is closing: start nothing more."""
+        """As `Pool.close`."""
         self._closing = True
 
     def _pick(self, reset: bool) -> Bundle | None:
@@ -199,3 +189,26 @@ class BundlePool:
         finally:
             self._warming -= 1
             self._changed()
+
+
+async def rehearse(session: Session, tools: Iterable[ToolDefinition]) -> None:
+    """Reset and release the servers whose reset tool, among `tools`, declares a rehearsal (`REHEARSAL_META`).
+
+    An idle process then has run its code and copied its memory: a fork copies each page that it first writes to, which
+    takes more than half of a first reset; a spawned process also compiles and builds what libraries put off.
+
+    Raises:
+        GatewayError: a server broke.
+    """
+    for reset in tools:
+        if reset.role is not Role.RESET or reset.rehearsal is None:
+            continue
+        try:
+            await session.invoke(Role.RESET, reset.rehearsal, server=reset.server)
+            if session.has(Role.RELEASE, reset.server):
+                await session.invoke(Role.RELEASE, {}, server=reset.server)
+        except HarnessError as error:
+            if not error.refused:
+                raise
+            # A refused reset has made no world: the process is as fit for a lease as before.
+            log.warning("rehearsal.refused", server=reset.server, problem=str(error))

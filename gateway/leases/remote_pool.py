@@ -94,14 +94,7 @@ class RemotePool:
         return None
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
-        """A world of its own for one session, on the host that `hosts` chooses; waits until there is one.
-
-        Args:
-            reset: Whether its servers will be reset, so that processes that were used before will do.
-
-        Raises:
-            GatewayError: the host's gateway could not lease it.
-        """
+        """As `Pool.take`: a world on the host that `hosts` chooses."""
         while True:
             config = await self._hosts.take()
             try:

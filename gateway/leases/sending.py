@@ -88,7 +88,8 @@ class Sending:
         tool, server = call.tool, call.tool.server
         self._running[server] += 1
         try:
-            self._check(tool)
+            if self.ended or self._changed:
+                self._check(tool)
             connection = self.connections[server]
             try:
                 return await connection.call(call, self._meta)

@@ -56,6 +56,7 @@ class Session:
         self._events = ServerEvents()
         # The lock is fair, so calls that begin at once are sent in the order in which they begin.
         self._one_call = anyio.Lock() if self._config.calls.order is CallOrder.WRITTEN else nullcontext()
+        self._as_sent = self._config.calls.as_sent
         self._answerers: dict[RequestKind, Answerer] = {}
         if (elicitation := self._config.elicitation) is not None:
             user = UserElicitation(partial(self._ask_user, elicitation.server), elicitation.server)
@@ -259,7 +260,8 @@ class Session:
 
     def prepared(self, tool: ToolDefinition, arguments: Any) -> Prepared:
         """What is sent of a call's arguments, or why the call is not sent."""
-        return prepare(tool, arguments, fixed=self.fixed_arguments(tool), as_sent=self._config.calls.as_sent)
+        fixed = self.fixed_arguments(tool) if tool.fixed else None
+        return prepare(tool, arguments, fixed=fixed, as_sent=self._as_sent)
 
     def fixed_arguments(self, tool: ToolDefinition) -> dict[str, Any]:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""

@@ -118,10 +118,14 @@ class Pool(Protocol):
         ...
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
-        """A bundle for one session, once there is one. Raises `GatewayError`.
+        """A bundle for one session; waits until there is one.
 
         Args:
             reset: Whether its servers will be reset, so that one that was used before will do.
+            trajectory: Whose session it is, and its `seed`: for pools that hand them on.
+
+        Raises:
+            GatewayError: a server of it could not be started, or its host could not lease it.
         """
         ...
 
@@ -130,7 +134,11 @@ class Pool(Protocol):
         ...
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
-        """Take a bundle back when its session is over; return at once."""
+        """Take a bundle back when its session is over; return at once.
+
+        Args:
+            healthy: Whether no call to the bundle failed or is still running.
+        """
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from gateway.config.models import Seconds
+from gateway.config.calls import Seconds
 from gateway.config.variables import expand
 
 _PAUSE_S = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -23,7 +24,7 @@ _PROGRAMS = Programs()
 
 def program_of(definition: ToolDefinition) -> Program | None:
     """The compiled schema that the arguments of a call must fit as they are sent; None where it is `Unchecked`."""
-    return _PROGRAMS.get(definition.sent_schema, subject=subject_of(definition))
+    return _PROGRAMS.get(definition.sent_schema, subject=partial(subject_of, definition))
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
@@ -35,10 +36,10 @@ def check_output(definition: ToolDefinition, structured: object) -> str | None:
     """The first fault of a tool's structured content against its own output schema, or None."""
     if definition.output_schema is None:
         return None
-    subject = f"{subject_of(definition)} (output)"
-    program = _PROGRAMS.get(definition.output_schema, subject=subject)
+    program = _PROGRAMS.get(definition.output_schema, subject=partial(subject_of, definition, " (output)"))
     if program is None or program.fits(structured):
         return None
+    subject = subject_of(definition, " (output)")
     return next(iter(_faults(program, structured, subject, whole="structured content")), None)
 
 
@@ -51,9 +52,9 @@ def schema_fault(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def subject_of(definition: ToolDefinition) -> str:
+def subject_of(definition: ToolDefinition, part: str = "") -> str:
     """The name of a tool in log lines."""
-    return f"{definition.server}/{definition.name}"
+    return f"{definition.server}/{definition.name}{part}"
 
 
 def find_errors(program: Program | None, value: object, subject: str) -> list[ValidationError] | None:

@@ -18,6 +18,8 @@ from gateway.sdk import SessionManager
 from gateway.serve.bearers import Bearer
 from gateway.serve.config import ServeConfig
 
+_MOST_EVENTS, _MOST_EVENT_BYTES = 256, 4 << 20
+"""What is kept of a session's events, so that its client can resume a stream that broke."""
 _RETRY_MS = 1000
 """After which a client resumes a stream that was closed."""
 
@@ -60,7 +62,6 @@ class ClientSessions(SessionManager):
     """Sessions end when their client deletes them, or after `idle_s` without a request or an open stream."""
 
     def __init__(self, server: Server[Any], config: ServeConfig) -> None:
-        self._kept = config.kept_events, config.kept_event_bytes
         super().__init__(
             server,
             retry_interval=_RETRY_MS,
@@ -72,7 +73,7 @@ class ClientSessions(SessionManager):
     @property
     def event_store(self) -> EventStore | None:
         """Another one for each session, which mcp makes with it: streams are numbered by session only."""
-        return RecentEvents(*self._kept)
+        return RecentEvents(_MOST_EVENTS, _MOST_EVENT_BYTES)
 
     @event_store.setter
     def event_store(self, given: EventStore | None) -> None:

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from gateway.config.models import Seconds
+from gateway.config.calls import Seconds
 from gateway.errors import ConfigError, InvalidValue
 from mcp_wire.door import SHORTEST_TOKEN, is_loopback
 
@@ -40,8 +40,6 @@ class ServeConfig(BaseModel):
     """Bearer tokens, each with its own leases and limits; without one, every client is the same bearer."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, besides addresses and this machine's own, that a request's Host header may have."""
-    allowed_origins: tuple[str, ...] = ()
-    """Values that a request's Origin header may have, besides pages of this machine; other pages are refused."""
     limits: TokenLimits = TokenLimits()
     task: str | None = None
     """The task that the worlds of MCP clients are reset to; None resets nothing. Gateways name their own."""
@@ -57,10 +55,6 @@ class ServeConfig(BaseModel):
     """After so many seconds without a request for it, a lease is freed: its client has vanished."""
     client_sessions: int = Field(default=10_000, ge=1)
     """Sessions of MCP clients at a time, in equal parts for the bearers; further ones are refused."""
-    kept_events: int = Field(default=256, ge=1)
-    """Events of a client's session that are kept, so that it can resume a stream that broke."""
-    kept_event_bytes: int = Field(default=4 << 20, ge=1)
-    """Bytes of these events; beyond it the oldest are dropped."""
     stream_after_s: Seconds = 2
     """After which a client's call in a session gets a stream, which the client can resume if it breaks."""
     take_over_s: Seconds = 10

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.config.models import validate
+from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
 from rollout.environment.sections import Strategy, ThinkingContext

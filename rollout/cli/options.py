@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from gateway.config.mapping_file import JSON_SUFFIXES
-from gateway.config.models import GatewayConfig, read_mapping
+from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
+from gateway.config.models import GatewayConfig
 from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
 from rollout.cli.output import Console, json_visible

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 
 from gateway.config.models import ServerConfig
-from gateway.leases.lease_dir import LEASE_DIR, names_lease_dir
+from gateway.leases.janitor import LEASE_DIR, names_lease_dir
 from gateway.types import TRAJECTORY_META, Scope
 from rollout.doctor.report import Advice, Isolation, IsolationVerdict, Verdict
 from rollout.doctor.throwaway import EntryChanges

@@ -16,7 +16,7 @@ import anyio
 from gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
 from gateway.errors import HarnessError
 from gateway.gateway import Gateway
-from gateway.leases.lease_dir import names_lease_dir
+from gateway.leases.janitor import names_lease_dir
 from gateway.leases.session import Session
 from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import conclusion, fault_injection

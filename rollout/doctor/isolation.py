@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
-from gateway.leases.lease_dir import LEASE_DIR
+from gateway.leases.janitor import LEASE_DIR
 from gateway.leases.session import Session
 from gateway.types import CallFault, canonical_json
 from rollout.doctor.plan import ProbeCall

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.config.models import Kind, ServerConfig, Start
-from gateway.leases.lease_dir import LEASE_DIR, names_lease_dir
+from gateway.leases.janitor import LEASE_DIR, names_lease_dir
 from rollout.doctor.confined import ANY_PORT, abi
 
 _CONFINED = Path(__file__).with_name("confined.py")

@@ -8,7 +8,8 @@ from typing import Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.models import GatewayConfig, ServerConfig, read_mapping
+from gateway.config.mapping_file import read_mapping
+from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.pydantic_errors import near
 from gateway.config.servers_file import no_servers, read_entries, validate_around
 from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error

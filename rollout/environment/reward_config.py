@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.models import SamplingConfig
+from gateway.config.calls import SamplingConfig
 from rollout.environment.sections import Section
 
 

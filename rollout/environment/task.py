@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from gateway.config.models import validate
+from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, Faults, one_error
 from rollout.types import Message
 

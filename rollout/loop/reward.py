@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from gateway.config.models import SamplingConfig
+from gateway.config.calls import SamplingConfig
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError, Faults, HarnessError, raise_all
 from gateway.leases.session import Session

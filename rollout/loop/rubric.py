@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 from pydantic import Field, TypeAdapter, ValidationError
 
-from gateway.config.models import SamplingConfig
+from gateway.config.calls import SamplingConfig
 from gateway.connection.answerers import Sampler
 from gateway.errors import RequestRefused
 from gateway.private_files import make_private, write_private

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from gateway.cassette.reading import Cassette
 from gateway.cassette.replaying import Missing, Replay
-from gateway.config.models import GatewayConfig, validate
+from gateway.config.models import GatewayConfig
+from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment, environment_names, load_environment
 from rollout.environment.hosts_config import HostsConfig

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, PrivateAttr
 from verl.utils.import_utils import resolve_config_path
 
-from gateway.config.models import validate
+from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART

@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gateway.config.models import SamplingConfig, ServerConfig
+from gateway.config.calls import SamplingConfig
+from gateway.config.models import ServerConfig
 from gateway.connection.answerers import Sampler
 from gateway.connection.in_flight import Question
 from gateway.connection.redaction import Secrets

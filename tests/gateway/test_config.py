@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gateway import ConfigError, Scope, ServerConfig, load_servers
-from gateway.config.models import Kind, expand, validate
-from gateway.config.variables import child_env
+from gateway.config.models import Kind
+from gateway.config.pydantic_errors import validate
+from gateway.config.variables import child_env, expand
 
 
 def written(tmp_path: Path, data: Any, name: str = "servers.json") -> Path:

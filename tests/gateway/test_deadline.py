@@ -60,7 +60,7 @@ async def test_what_is_done_in_time_leaves_nothing_behind() -> None:
         await anyio.lowlevel.checkpoint()
     with pytest.raises(ValueError, match="its own"), Deadline(deadlines):
         raise ValueError("its own")
-    assert deadlines.running == 0
+    assert deadlines.running == {}
 
 
 async def test_calls_end_each_at_its_own_time_also_where_earlier_ones_were_answered(clock: Clock) -> None:
@@ -80,7 +80,7 @@ async def test_calls_end_each_at_its_own_time_also_where_earlier_ones_were_answe
         for expected in ([], [1], [1], [1, 3], [1, 3], [1, 3, 5]):
             assert ended == expected
             await clock.advance(10)
-    assert deadlines.running == 0
+    assert deadlines.running == {}
 
 
 @pytest.mark.parametrize("by", ["task", "scope", "both"])

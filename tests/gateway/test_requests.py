@@ -18,7 +18,7 @@ from serving import Model, listening, serving
 from starlette.responses import Response
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
-from gateway.config.models import SamplingConfig
+from gateway.config.calls import SamplingConfig
 from gateway.connection.answerers import Sampler
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.server_events import NotificationKind, RequestKind, ServerEvents
