@@ -186,6 +186,28 @@ class TokenBuilder(Protocol):
         ...
 
 
+class ModelTokens(TokenBuilder, Protocol):
+    """A `TokenBuilder` of a model's own tokenizer and chat template."""
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids after which generation must stop so that a call can be read."""
+        ...
+
+    @property
+    def end_token_ids(self) -> list[int]:
+        """The tokenizer's end-of-sequence and padding ids, which end a generation."""
+        ...
+
+    def encode_completion(self, text: str) -> list[int]:
+        """Ids of a completion's text, the end-of-turn token added."""
+        ...
+
+    def turn_in(self, ids: Sequence[int]) -> list[int]:
+        """The ids up to the first that ends a completion."""
+        ...
+
+
 class TurnSession(Protocol):
     """The part of a session that turns use, so that a recording or a replay can take its place.
 

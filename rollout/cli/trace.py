@@ -20,7 +20,7 @@ from rollout.trace.reader import Traces
 from rollout.trace.tokens import token_lines
 from rollout.trace.transcript import difference, searched
 from rollout.trace.view import render
-from rollout.viewer.pages import Pages
+from rollout.viewer.directory import Directory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")
 
@@ -95,13 +95,13 @@ def show(
             found = list(traces.entries(where=where, sort=sort, columns=_PLACE, limit=1 if worst else None))
         if not found:
             raise ConfigError("no such trajectory", file=directory, remedy="see `mcp-rollout trace ls`")
-        console, pages = Console(), Pages(traces, tokenizer)
+        console, opened = Console(), Directory(traces, tokenizer)
         for entry in found:
             trace = traces.read(entry)
             if as_json:
                 typer.echo(json_visible(to_json(trace).decode()))
             elif tokens:
-                found_texts = pages.texts(trace)
+                found_texts = opened.texts(trace)
                 for line in token_lines(trace, traces.trained(entry), texts=found_texts.texts):
                     typer.echo(line)
             else:

@@ -17,10 +17,10 @@ from gateway.errors import ConfigError
 from rollout.cli.options import AsJson, TraceDirectory, print_json
 from rollout.cli.output import Console
 from rollout.trace.reader import Traces, check_directory
+from rollout.viewer.directory import Directory
 from rollout.viewer.explain import Explanation
 from rollout.viewer.explain import explain as explanation_of
 from rollout.viewer.finding import Example, ExampleGroup, Finding
-from rollout.viewer.pages import Pages
 from rollout.viewer.server import listen, serve
 
 SHORT_ID = 12
@@ -66,7 +66,7 @@ def explain(directory: TraceDirectory, tokenizer: TokenizerPath = None, as_json:
     with Traces(directory) as traces:
         if not traces.count():
             raise ConfigError("has no trajectories", file=directory, remedy="name the directory of a run's traces")
-        found = explanation_of(Pages(traces, tokenizer))
+        found = explanation_of(Directory(traces, tokenizer))
     if as_json:
         print_json(found.record())
     else:

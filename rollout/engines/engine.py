@@ -5,18 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from gateway.leases.session import Session
 from rollout.engines.sampling import SamplingParameters
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
+from rollout.tokens import template_check
 from rollout.trace.run_record import TokenIds
-from rollout.types import Policy, TokenBuilder
-
-if TYPE_CHECKING:
-    from rollout.tokens.verl_builder import ContinuousTokens
+from rollout.types import ModelTokens, Policy, TokenBuilder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +85,7 @@ class ModelEngine:
     context_tokens: int | None
     notes: list[str]
     make_policy: Callable[[Origin], Policy]
-    own_tokens: ContinuousTokens
+    own_tokens: ModelTokens
     token_ids: TokenIds = TokenIds.MODEL
 
     def tokens(self) -> TokenBuilder:
@@ -98,7 +96,5 @@ class ModelEngine:
 
     def check_template(self, task: Task, tools: Sequence[dict[str, Any]], *, has_user: bool) -> None:
         """Raises ConfigError where the model's template does not render a conversation of such a task."""
-        from rollout.tokens.template_check import check_template
-
         tokens = copy.copy(self.own_tokens)
-        check_template(tokens, task.prompt, task.shown(tools), has_user=has_user, key="--chat-template")
+        template_check.check_template(tokens, task.prompt, task.shown(tools), has_user=has_user, key="--chat-template")

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import anyio
 
@@ -26,11 +26,7 @@ from rollout.formats import find_format
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.reader import Traces
 from rollout.trace.run_record import TokenIds, read_run_records
-from rollout.types import TokenBuilder
-
-if TYPE_CHECKING:
-    from rollout.tokens.verl_builder import ContinuousTokens
-
+from rollout.types import ModelTokens, TokenBuilder
 
 PROBE_TEXT = "Once upon a time there was"
 """Its first token ids are the one-token prompts with which a server's behaviour is probed."""
@@ -207,7 +203,7 @@ def _is_directory(path: object) -> bool:
     return isinstance(path, str) and Path(path).is_dir()
 
 
-def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str | None = None) -> ContinuousTokens:
+def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str | None = None) -> ModelTokens:
     """The `--tokenizer`, or else the model's own from the first of `paths` that is a directory on this machine."""
     find_format(options.tool_format, key="--tool-format")
     key = "--engine" if options.tokenizer is None else "--tokenizer"
@@ -239,12 +235,12 @@ def _not_installed(error: ImportError) -> ConfigError:
     return ConfigError(problem, key="--engine", remedy="pip install 'mcp-rollout[verl]'")
 
 
-def _stop_ids(tokens: ContinuousTokens) -> list[int]:
+def _stop_ids(tokens: ModelTokens) -> list[int]:
     """Ids that end a turn: those of the template too, which may differ from the model's end of text."""
     return sorted({*tokens.stop_token_ids, *tokens.encode_completion("")})
 
 
-def _probe_ids(tokens: ContinuousTokens) -> list[int]:
+def _probe_ids(tokens: ModelTokens) -> list[int]:
     return list(dict.fromkeys(tokens.encode(PROBE_TEXT)))[:PROBES]
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.private_files import write_private
@@ -16,15 +15,7 @@ from rollout.engines.scripted import WITHOUT_MODEL
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.trace.record import Trace
-from rollout.trace.run_record import (
-    RunRecord,
-    environment_identity,
-    installed_versions,
-    model_identity,
-    server_identities,
-    source_commit,
-    tool_digests,
-)
+from rollout.trace.run_record import RunRecord, describe_run
 
 FILE = "run.json"
 
@@ -107,17 +98,14 @@ def evaluation_record(
 ) -> RunRecord:
     """What the trajectories of an environment share. Reads files and asks git: not for an event loop."""
     model = options.engine if Path(options.engine).is_dir() else options.tokenizer
-    return RunRecord(
-        kind="evaluation",
-        environment=environment_identity(environment),
-        tools=[tool.openai_schema() for tool in policy_tools(gateway.catalogue)],
-        tool_digests=tool_digests(gateway.catalogue),
-        servers=server_identities(gateway),
+    return describe_run(
+        "evaluation",
+        environment,
+        gateway,
         engine=engine.name,
         token_ids=engine.token_ids,
         sampling=asdict(options.sampling),
-        model=model_identity(model) | {"custom_chat_template": options.chat_template} if model else {},
-        settings=dict(settings),
-        versions=installed_versions(),
-        commit=source_commit(),
+        model=model,
+        chat_template=options.chat_template,
+        settings=settings,
     )

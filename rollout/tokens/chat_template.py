@@ -176,3 +176,21 @@ class ChatTemplate:
 def _not_installed(error: ImportError, key: str) -> ConfigError:
     remedy = "pip install 'mcp-rollout[tokens]'"
     return ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=remedy)
+
+
+def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any]) -> tuple[Message, list[Message]]:
+    """An assistant's message that calls tools, and their results, for trying out a template.
+
+    Args:
+        results: (name, text) of each call's result.
+    """
+    ids = [f"functions.{name}:{index}" for index, (name, _) in enumerate(results)]
+    calls = [
+        {"type": "function", "id": id, "function": {"name": name, "arguments": dict(arguments)}}
+        for id, (name, _) in zip(ids, results, strict=True)
+    ]
+    answers: list[Message] = [
+        {"role": "tool", "name": name, "content": text, "tool_call_id": id}
+        for id, (name, text) in zip(ids, results, strict=True)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}, answers

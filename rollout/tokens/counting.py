@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.errors import ConfigError
 from rollout.environment.task import Task
@@ -11,13 +11,10 @@ from rollout.formats import hermes
 from rollout.tokens.chat_template import ChatTemplate
 from rollout.trace.record import Trace
 from rollout.trace.segment import Lengths
-from rollout.types import Call
-
-if TYPE_CHECKING:
-    from rollout.tokens.verl_builder import ContinuousTokens
+from rollout.types import Call, TokenBuilder
 
 
-def prompt_length(tokens: ContinuousTokens, task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
+def prompt_length(tokens: TokenBuilder, task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
     """Tokens of a row's prompt with these tools, as the trainer will render it.
 
     Raises:

@@ -7,10 +7,11 @@ view shows them only that end; `can_narrow` checks that the result is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rollout.formats.format import Tools
+from rollout.tokens.chat_template import tool_turn
 from rollout.tokens.images import with_images
 from rollout.types import Edit, Message
 
@@ -85,24 +86,6 @@ def can_narrow(builder: Any, ends: Sequence[int]) -> bool:
         if expected is not None and _attempt(builder, context, previous, new, tools, narrow=True) != expected:
             return False
     return tried
-
-
-def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any]) -> tuple[Message, list[Message]]:
-    """An assistant's message that calls tools, and their results, for trying out a template.
-
-    Args:
-        results: (name, text) of each call's result.
-    """
-    ids = [f"functions.{name}:{index}" for index, (name, _) in enumerate(results)]
-    calls = [
-        {"type": "function", "id": id, "function": {"name": name, "arguments": dict(arguments)}}
-        for id, (name, _) in zip(ids, results, strict=True)
-    ]
-    answers: list[Message] = [
-        {"role": "tool", "name": name, "content": text, "tool_call_id": id}
-        for id, (name, text) in zip(ids, results, strict=True)
-    ]
-    return {"role": "assistant", "content": "", "tool_calls": calls}, answers
 
 
 def _attempt(builder: Any, *conversation: Any, narrow: bool) -> Edit | None:

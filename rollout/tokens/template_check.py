@@ -9,10 +9,8 @@ from typing import Any
 import structlog
 
 from gateway.errors import ConfigError
-from rollout.tokens.chat_template import check_tools_rendered
-from rollout.tokens.narrow_view import tool_turn
-from rollout.tokens.verl_builder import ContinuousTokens
-from rollout.types import Message
+from rollout.tokens.chat_template import check_tools_rendered, tool_turn
+from rollout.types import Message, ModelTokens
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +23,7 @@ TEXT = "And what now?"
 
 
 def check_template(
-    tokens: ContinuousTokens,
+    tokens: ModelTokens,
     prompt: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
     *,
@@ -66,7 +64,7 @@ def check_template(
 
 
 def parting(
-    tokens: ContinuousTokens, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, has_user: bool
+    tokens: ModelTokens, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, has_user: bool
 ) -> str | None:
     """Where a rollout's ids part from the template's rendering of the whole conversation; None if they are the same.
 
@@ -92,7 +90,7 @@ def parting(
     return None
 
 
-def _difference(tokens: ContinuousTokens, context: list[int], whole: list[int], what: str) -> str:
+def _difference(tokens: ModelTokens, context: list[int], whole: list[int], what: str) -> str:
     pairs = enumerate(zip(context, whole, strict=False))
     at = next((at for at, (one, other) in pairs if one != other), min(len(context), len(whole)))
     before, rolled, rendered = (tokens.decode(ids) for ids in (whole[max(0, at - 8) : at], context[at:], whole[at:]))

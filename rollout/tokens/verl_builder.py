@@ -12,8 +12,9 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from gateway.errors import ConfigError
 from rollout.formats import find_format
 from rollout.formats.control_text import NO_CONTROL
+from rollout.tokens.chat_template import tool_turn
 from rollout.tokens.images import image_urls, read_image
-from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render, tool_turn
+from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
 from rollout.tokens.parsing import CompletionParser
 from rollout.tokens.pieces import Pieces
 from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeholders_of, with_text_tokenizer
@@ -24,7 +25,7 @@ _PROMPT_END = 16
 
 
 class ContinuousTokens:
-    """`TokenBuilder` over `verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder`.
+    """`ModelTokens` over `verl.utils.tokenizer.continuous_token.ContinuousTokenBuilder`.
 
     `rollout.formats` reads completions and drops no call; verl's own parser names the tokens that must stop the engine;
     verl's builder renders messages.
@@ -75,13 +76,11 @@ class ContinuousTokens:
 
     @property
     def stop_token_ids(self) -> list[int]:
-        """Ids after which generation must stop so that a call can be read."""
         parser = ToolParser.get_tool_parser(self._format.name, self._tokenizer)
         return sorted({*_valid(parser.stop_token_ids), *self._ids(self._format.stop_tokens)})
 
     @property
     def end_token_ids(self) -> list[int]:
-        """The tokenizer's end-of-sequence and padding ids, which end a generation."""
         return sorted({*_valid((self._tokenizer.eos_token_id, self._tokenizer.pad_token_id))})
 
     def sees(self, image: bytes) -> bool:
@@ -100,7 +99,6 @@ class ContinuousTokens:
         return self.pieces.control.count(messages, tools)
 
     def encode_completion(self, text: str) -> list[int]:
-        """Ids of a completion's text, the end-of-turn token added."""
         return self.encode(text + self._tokenizer.eos_token)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -130,7 +128,6 @@ class ContinuousTokens:
         return replace(edit, inserted=end + edit.inserted + after, images=len(image_urls(new)))
 
     def turn_in(self, ids: Sequence[int]) -> list[int]:
-        """The ids up to the first that ends a completion."""
         return list(ids[: next((at for at, id in enumerate(ids, 1) if id in self._complete), len(ids))])
 
     @cached_property

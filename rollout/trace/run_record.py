@@ -9,23 +9,21 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.private_files import make_private, write_private
-from gateway.types import ToolDefinition, canonical_json
+from gateway.types import canonical_json
 from rollout.environment.config import Environment
 from rollout.trace.files import Skipped
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
 
 SUFFIX = ".run.json"
 GIT_TIMEOUT_S = 5.0
@@ -86,6 +84,61 @@ class RunRecord:
 _RECORD = TypeAdapter(RunRecord)
 
 
+class Described(Protocol):
+    """What a record takes from a `gateway.gateway.Gateway`."""
+
+    @property
+    def catalogue(self) -> Catalogue: ...
+
+    @property
+    def identities(self) -> Mapping[str, Any]: ...
+
+
+def describe_run(
+    kind: str,
+    environment: Environment,
+    gateway: Described,
+    tools: Mapping[str, dict[str, Any]] | None = None,
+    *,
+    engine: str,
+    sampling: Mapping[str, Any],
+    model: str | None,
+    chat_template: str | None,
+    settings: Mapping[str, Any],
+    token_ids: TokenIds = TokenIds.MODEL,
+    lock: str | None = None,
+) -> RunRecord:
+    """What the trajectories of an environment share. Reads files and asks git: not for an event loop.
+
+    Args:
+        environment: as it applies, with a trainer's overrides.
+        gateway: running.
+        tools: schemas from the lock; None without one.
+        engine: the engine's or trainer's name.
+        sampling: settings of sampling and lengths.
+        model: a directory with model or tokenizer; None without one.
+        chat_template: a template that replaces the model's own.
+        lock: its file; None without one.
+    """
+    catalogue = gateway.catalogue
+    shown = [tool.openai_schema() for tool in policy_tools(catalogue)] if tools is None else list(tools.values())
+    return RunRecord(
+        kind=kind,
+        environment=environment_identity(environment),
+        tools=shown,
+        tool_digests={tool.exposed_name: tool.digest for offered in catalogue.values() for tool in offered},
+        servers={server: asdict(identity) for server, identity in gateway.identities.items()},
+        engine=engine,
+        token_ids=token_ids,
+        sampling=dict(sampling),
+        model=_model_identity(model) | {"custom_chat_template": chat_template} if model else {},
+        lock={"file": lock, "sha256": file_digest(lock)} if lock else None,
+        settings=dict(settings),
+        versions=_installed_versions(),
+        commit=_source_commit(),
+    )
+
+
 def environment_identity(environment: Environment) -> dict[str, Any]:
     """The environment's name, file and what of it shapes trajectories."""
     shaping = environment.model_dump(
@@ -95,20 +148,10 @@ def environment_identity(environment: Environment) -> dict[str, Any]:
     return {"name": environment.name, "file": path, "sha256": file_digest(environment.file)} | shaping
 
 
-def model_identity(path: str) -> dict[str, Any]:
+def _model_identity(path: str) -> dict[str, Any]:
     """The path of a model or tokenizer, and digests of its files where it is a directory."""
     found = {name: file_digest(Path(path) / name) for name in _MODEL_FILES}
     return {"path": path, "sha256": {name: digest for name, digest in found.items() if digest is not None}}
-
-
-def tool_digests(catalogue: Mapping[str, Sequence[ToolDefinition]]) -> dict[str, str]:
-    """The digest of each tool by exposed name, harness tools included."""
-    return {tool.exposed_name: tool.digest for tools in catalogue.values() for tool in tools}
-
-
-def server_identities(gateway: Gateway) -> dict[str, dict[str, str]]:
-    """Name, version and protocol of each server of an environment."""
-    return {server: asdict(identity) for server, identity in gateway.identities.items()}
 
 
 def file_digest(path: str | Path) -> str | None:
@@ -120,7 +163,7 @@ def file_digest(path: str | Path) -> str | None:
         return None
 
 
-def installed_versions() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Versions of Python and of the packages that trajectories depend on, as far as they are installed."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
@@ -131,7 +174,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def source_commit() -> str | None:
+def _source_commit() -> str | None:
     """The commit of this package's source; None outside a git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

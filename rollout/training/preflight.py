@@ -8,8 +8,9 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gateway.cassette.replaying import Replay
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
@@ -25,15 +26,13 @@ from rollout.loop.reward import check_reward, check_rewarded
 from rollout.loop.trajectory import roll_out
 from rollout.shards.hosts import hosts_of
 from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.tokens.counting import prompt_length
+from rollout.tokens.template_check import check_template
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
 from rollout.training.settings import TrainingSettings
-from rollout.types import Policy
-
-if TYPE_CHECKING:
-    from gateway.cassette.replaying import Replay
-    from rollout.tokens.verl_builder import ContinuousTokens
+from rollout.types import ModelTokens, Policy
 
 MOST_BYTES = 2**24
 
@@ -117,15 +116,13 @@ async def _check_environment(
 
 
 def longest_prompt(
-    tokens: ContinuousTokens, rows: Iterable[Row], shown: Mapping[str, Shown], *, limit: int
+    tokens: ModelTokens, rows: Iterable[Row], shown: Mapping[str, Shown], *, limit: int
 ) -> tuple[int, Row]:
     """The number of tokens of the longest prompt with its tools, and its row.
 
     Raises:
         ConfigError: prompts exceed `limit`, or the chat template refuses them.
     """
-    from rollout.tokens.counting import prompt_length
-
     rows = list(rows)
     faults = Faults()
     lengths: list[tuple[int, Row]] = []
@@ -138,14 +135,12 @@ def longest_prompt(
     return max(lengths, key=itemgetter(0))
 
 
-def check_turns(tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown], *, key: str) -> None:
+def check_turns(tokens: ModelTokens, rows: Sequence[Row], shown: Mapping[str, Shown], *, key: str) -> None:
     """Validate that the template renders tools, and the messages after a prompt, on the first row of each environment.
 
     Args:
         key: where the trainer's configuration names a template, for errors.
     """
-    from rollout.tokens.template_check import check_template
-
     faults = Faults()
     # Reversed, so that the first row of each environment is the one that is left.
     for row in {row.task.environment: row for row in reversed(rows)}.values():

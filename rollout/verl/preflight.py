@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from hydra.experimental.callback import Callback
@@ -38,6 +38,7 @@ from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
 from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
 from rollout.training.settings import share
+from rollout.types import ModelTokens
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.custom_reward import check_custom_reward
 from rollout.verl.estimator_checks import check_estimator, warn_of_useless_estimator
@@ -57,9 +58,6 @@ from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_cpu_engine, check_groups, check_trainer, warn_of_several_updates
-
-if TYPE_CHECKING:
-    from rollout.tokens.verl_builder import ContinuousTokens
 
 log = structlog.get_logger(__name__)
 
@@ -271,7 +269,7 @@ def _environment(row: Row, settings: Settings, config: DictConfig) -> Environmen
         raise environment_problem(row, error) from error
 
 
-def _tokens(config: DictConfig) -> ContinuousTokens:
+def _tokens(config: DictConfig) -> ModelTokens:
     """Load the model's tokenizer and chat template as the trainer will use them."""
     from rollout.tokens.verl_builder import load_tokens
 
@@ -288,9 +286,7 @@ def _tokens(config: DictConfig) -> ContinuousTokens:
     )
 
 
-def _check_prompts(
-    config: DictConfig, tokens: ContinuousTokens, rows: Sequence[Row], shown: Mapping[str, Shown]
-) -> None:
+def _check_prompts(config: DictConfig, tokens: ModelTokens, rows: Sequence[Row], shown: Mapping[str, Shown]) -> None:
     """Refuse prompts that the trainer would cut, and with them the tools."""
     limit = int(config.actor_rollout_ref.rollout.prompt_length)
     longest, row = longest_prompt(tokens, rows, shown, limit=limit)

@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 ENVIRONMENT = {
     # SGLang's own switch to its CPU mode, read when it is imported.
@@ -134,11 +131,11 @@ class _Kernels(ModuleType):
 
 
 def assign_req_to_token_pool_cpu(
-    requests: torch.Tensor,
-    pool: torch.Tensor,
-    starts: torch.Tensor,
-    ends: torch.Tensor,
-    locations: torch.Tensor,
+    requests: Any,
+    pool: Any,
+    starts: Any,
+    ends: Any,
+    locations: Any,
     pool_length: int,
 ) -> None:
     """Write the locations of each request's new keys and values into its row of the pool.

@@ -65,9 +65,9 @@ def low_rewards(scope: Scope) -> Iterator[Found]:
     filters = {"split": split} | ({"step_from": str(step), "step_to": str(step)} if step is not None else {})
     low = {**filters, "reward_to": f"{bound:g}"}
     kinds: Counter[ErrorKind] = Counter()
-    for entry in scope.pages.traces.entries(where=scope.condition(low), columns=_KIND_COLUMNS, limit=_MOST_READ):
+    for entry in scope.directory.traces.entries(where=scope.condition(low), columns=_KIND_COLUMNS, limit=_MOST_READ):
         kinds[kind_of(entry)] += 1
-    counts = [f"{scope.pages.traces.count(scope.condition(each)):,}" for each in (low, filters)]
+    counts = [f"{scope.directory.traces.count(scope.condition(each)):,}" for each in (low, filters)]
     frequent = [kind for kind, count in kinds.items() if count >= KIND_SHARE * kinds.total()]
     shares = {kind: _shares(scope, filters, kind, bound) for kind in frequent}
     for kind in sorted(frequent, key=lambda kind: shares[kind][1] - shares[kind][0])[:MOST_KINDS]:
@@ -122,7 +122,7 @@ def _adjective(split: str) -> str:
 
 def _explained(scope: Scope, entry: Entry) -> Example:
     """The trajectory with the first thing that went wrong in it."""
-    trace = scope.pages.traces.read(entry)
+    trace = scope.directory.traces.read(entry)
     note, turn = what_went_wrong(trace)
     return Example(id=entry["id"], title=title_of(entry), reward=entry["reward"], note=note, view={"turn": turn})
 
@@ -156,8 +156,8 @@ def _in_training(scope: Scope, filters: dict[str, str]) -> list[Example]:
         if group in groups:
             continue  # siblings often fail alike
         groups.add(group)
-        trained = scope.pages.trained(entry, [entry["id"]]).get(entry["id"], [])
-        trace = scope.pages.traces.read(entry)
+        trained = scope.directory.trained(entry, [entry["id"]]).get(entry["id"], [])
+        trace = scope.directory.traces.read(entry)
         tokens = pushed_down(trace, trained, scope)
         pushed = sum(token.push for token in tokens)
         note = what_went_wrong(trace)[0]
@@ -181,7 +181,7 @@ def pushed_down(trace: Trace, trained: list[TrainedSegment], scope: Scope) -> tu
     latest = next((each for each in reversed(trained) if each.segment == len(trace.earlier)), None)
     if latest is None or not latest.advantages:
         return ()
-    texts = scope.pages.texts(trace).texts([*trace.prompt_ids, *trace.response_ids])
+    texts = scope.directory.texts(trace).texts([*trace.prompt_ids, *trace.response_ids])
     moved: list[MovedToken] = []
     for place, is_in_loss in enumerate(latest.mask[: len(trace.response_ids)]):
         advantage, probability = latest.advantages[place], math.exp(min(0.0, latest.trainer_logprobs[place]))

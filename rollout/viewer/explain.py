@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rollout.viewer import error_kinds, index_findings, record_findings
+from rollout.viewer.directory import Directory
 from rollout.viewer.finding import Check, Finding, Scope
-from rollout.viewer.pages import Pages
 
 MOST_SCOPES = 12
 """Runs and environments that are explained, those with most trajectories first."""
@@ -33,7 +33,7 @@ CHECKS = (*error_kinds.CHECKS, *index_findings.CHECKS, *record_findings.CHECKS)
 """All that is looked for, in the order of a report."""
 
 
-def explain(pages: Pages, where: str | None = None) -> Explanation:
+def explain(directory: Directory, where: str | None = None) -> Explanation:
     """Look for everything in each environment of each run.
 
     Args:
@@ -42,7 +42,7 @@ def explain(pages: Pages, where: str | None = None) -> Explanation:
     Raises:
         ConfigError: `where` is no such expression, or a record is gone or of another version.
     """
-    scopes = _scopes(pages, where)
+    scopes = _scopes(directory, where)
     found: list[Finding] = []
     absent: list[Check] = []
     for check in CHECKS:
@@ -56,12 +56,12 @@ def explain(pages: Pages, where: str | None = None) -> Explanation:
     return Explanation(findings=found, absent=absent)
 
 
-def _scopes(pages: Pages, where: str | None) -> list[Scope]:
-    runs = pages.runs
+def _scopes(directory: Directory, where: str | None) -> list[Scope]:
+    runs = directory.runs
     statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM {runs.source}
         {f"WHERE ({where}{chr(10)})" if where else ""} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
     names = runs.names
     rows: list[tuple[str, str]] = [
-        (names[row["run_number"]], row["environment"]) for row in pages.traces.query(statement)
+        (names[row["run_number"]], row["environment"]) for row in directory.traces.query(statement)
     ]
-    return [Scope(pages, {"runs": run, "environment": environment}, where) for run, environment in rows]
+    return [Scope(directory, {"runs": run, "environment": environment}, where) for run, environment in rows]

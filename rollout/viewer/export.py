@@ -19,9 +19,9 @@ from gateway.private_files import make_private, write_private
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.viewer.assets import LICENSE, SCRIPT, STYLE, content, exported_page
+from rollout.viewer.directory import GROUP
 from rollout.viewer.explain import explain
 from rollout.viewer.pages import LISTED, Pages, to_json
-from rollout.viewer.runs import GROUP
 
 CHUNK_BYTES = 2**20
 """Size from which on a data file is complete: a browser loads one for each trajectory that is opened."""

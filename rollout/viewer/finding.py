@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from rollout.trace.entries import Entry
+from rollout.viewer.directory import Directory
 from rollout.viewer.filters import condition
-from rollout.viewer.pages import Pages
 
 T = TypeVar("T")
 EXAMPLES = 3
@@ -114,7 +114,7 @@ def check(title: str, *, threshold: str) -> Callable[[Callable[[Scope], Iterator
 class Scope:
     """The trajectories of one environment in one run."""
 
-    pages: Pages
+    directory: Directory
     filters: Mapping[str, str]
     """`runs` and `environment`."""
     base: str | None = None
@@ -134,7 +134,10 @@ class Scope:
 
     def condition(self, filters: Mapping[str, str]) -> str:
         """Condition: trajectories that match the list's filters."""
-        parts = [self.pages.where({**self.filters, **filters}) or "TRUE", *([f"({self.base}\n)"] if self.base else [])]
+        parts = [
+            self.directory.where({**self.filters, **filters}) or "TRUE",
+            *([f"({self.base}\n)"] if self.base else []),
+        ]
         return " AND ".join(parts)
 
     @cached_property
@@ -150,7 +153,7 @@ class Scope:
     @cached_property
     def steps(self) -> list[int]:
         """The steps of training, in order."""
-        rows = self.pages.traces.query(f"SELECT DISTINCT step FROM trajectories WHERE {self.trained} ORDER BY step")
+        rows = self.directory.traces.query(f"SELECT DISTINCT step FROM trajectories WHERE {self.trained} ORDER BY step")
         return [row["step"] for row in rows]
 
     def quarter(self, *, last: bool) -> tuple[int, int]:
@@ -161,12 +164,12 @@ class Scope:
 
     def one(self, selected: str, where: str) -> list[Any]:
         """One row of values over the trajectories with this condition."""
-        (row,) = self.pages.traces.query(f"SELECT {selected} FROM trajectories WHERE {where}")
+        (row,) = self.directory.traces.query(f"SELECT {selected} FROM trajectories WHERE {where}")
         return list(row)
 
     def entries(self, where: str, *, sort: list[str] | None = None, limit: int) -> list[Entry]:
         """Entries with this condition."""
-        return list(self.pages.traces.entries(where=where, sort=sort or [], limit=limit))
+        return list(self.directory.traces.entries(where=where, sort=sort or [], limit=limit))
 
     def examples(self, where: str, *, sort: list[str] | None = None) -> list[Entry]:
         """The first entries with this condition, of different rows as far as there are some."""
@@ -199,7 +202,7 @@ class Scope:
         """A group with the filters of this scope added."""
         if filters is None:
             return ExampleGroup(title=title, examples=examples)
-        total = self.pages.traces.count(self.condition(filters))
+        total = self.directory.traces.count(self.condition(filters))
         return ExampleGroup(title=title, examples=examples, filters={**self.filters, **filters}, total=total)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rollout.viewer.directory import GROUP
 from rollout.viewer.filters import TRUNCATED, quoted
 from rollout.viewer.finding import Found, Scope, check
-from rollout.viewer.runs import GROUP
 
 STUCK_SHARE = 0.9
 FLAT_SHARE = 0.5
@@ -31,7 +31,7 @@ def stuck_parts(scope: Scope) -> Iterator[Found]:
         ends AS (SELECT key, min(value) AS low, max(value) AS high, count(*) AS n FROM parts GROUP BY key)
         SELECT ends.key, low, high, n, sum(value <= low) AS stuck
         FROM parts JOIN ends USING (key) GROUP BY 1, 2, 3, 4"""
-    for name, low, high, count, stuck in scope.pages.traces.query(statement):
+    for name, low, high, count, stuck in scope.directory.traces.query(statement):
         if stuck < STUCK_SHARE * count or (low == high and low > 0):
             continue
         other = "never had another value" if low == high else f"its highest value is {high:g}"
@@ -55,13 +55,15 @@ def flat_groups(scope: Scope) -> Iterator[Found]:
     inner = f"""SELECT step, min(id) AS id, max(reward) - min(reward) AS spread, max(reward) AS high
         FROM trajectories WHERE {scope.trained} AND reward IS NOT NULL AND step BETWEEN {first} AND {last}
         GROUP BY step, {GROUP} HAVING count(*) > 1"""
-    (found,) = scope.pages.traces.query(
+    (found,) = scope.directory.traces.query(
         f"SELECT count(*), sum(spread <= 1e-9), sum(spread <= 1e-9 AND high > 0.999) FROM ({inner})"
     )
     count, flat, full = found[0], found[1] or 0, found[2] or 0
     if not count or flat < FLAT_SHARE * count:
         return
-    rows = scope.pages.traces.query(f"SELECT id FROM ({inner}) WHERE spread <= 1e-9 ORDER BY high, step DESC LIMIT 3")
+    rows = scope.directory.traces.query(
+        f"SELECT id FROM ({inner}) WHERE spread <= 1e-9 ORDER BY high, step DESC LIMIT 3"
+    )
     ids = ", ".join(quoted(row["id"]) for row in rows)
     yield Found(
         detail=f"In steps {first} to {last}, {flat:,} of {count:,} groups have one reward only "
@@ -79,7 +81,7 @@ def truncation(scope: Scope) -> Iterator[Found]:
     reasons = ", ".join(f"'{reason}'" for reason in TRUNCATED)
     statement = f"""SELECT stop_reason, count(*) AS n FROM trajectories WHERE {scope.played}
         AND stop_reason IN ({reasons}) GROUP BY 1 ORDER BY 2 DESC"""
-    found = [(row["stop_reason"], row["n"]) for row in scope.pages.traces.query(statement)]
+    found = [(row["stop_reason"], row["n"]) for row in scope.directory.traces.query(statement)]
     (count,) = scope.one("count(*)", scope.played)
     cut = sum(each for _, each in found)
     if not cut or cut < TRUNCATED_SHARE * count:
@@ -102,7 +104,7 @@ def failing_tools(scope: Scope) -> Iterator[Found]:
         called AS (SELECT key, sum(value) AS n FROM played, json_each(calls) GROUP BY 1),
         failed AS (SELECT key, sum(value) AS n FROM played, json_each(errors) GROUP BY 1)
         SELECT key, called.n, failed.n FROM called JOIN failed USING (key) ORDER BY failed.n DESC"""
-    for name, calls, errors in list(scope.pages.traces.query(statement)):
+    for name, calls, errors in list(scope.directory.traces.query(statement)):
         if calls < FAILING_CALLS or errors < FAILING_SHARE * calls:
             continue
         filters = {"failed_tool": name}
@@ -124,7 +126,7 @@ def withdrawals(scope: Scope) -> Iterator[Found]:
         return
     statement = f"""SELECT coalesce(failure, stop_reason, 'unfinished') AS kind, count(*) AS n FROM trajectories
         WHERE {scope.where} AND withdrawn GROUP BY 1 ORDER BY 2 DESC LIMIT 5"""
-    kinds = [f"{row['kind']} {row['n']:,}" for row in scope.pages.traces.query(statement)]
+    kinds = [f"{row['kind']} {row['n']:,}" for row in scope.directory.traces.query(statement)]
     entries = scope.examples(f"{scope.where} AND withdrawn", sort=["-step"])
     yield Found(
         detail=f"{withdrawn:,} of {count:,} trajectories are not trained on: {', '.join(kinds)}.",
@@ -168,7 +170,7 @@ def growing_thinking(scope: Scope) -> Iterator[Found]:
     "`data.max_prompt_length` or more",
 )
 def long_prompts(scope: Scope) -> Iterator[Found]:
-    limits = scope.pages.prompt_limits()
+    limits = scope.directory.prompt_limits()
     cases = [f"WHEN {quoted(name)} THEN {limit}" for name, limit in limits.items()]
     if not cases:
         return

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from gateway.errors import ConfigError
 from rollout.trace.entries import COLUMNS, Entry
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
-from rollout.trace.trained import TrainedSegment
 from rollout.viewer.conversation import conversation
-from rollout.viewer.filters import SPLITS, condition, quoted
-from rollout.viewer.runs import Runs, series
-from rollout.viewer.siblings import advantage, compared, same_task, siblings_of, trained_of
-from rollout.viewer.token_texts import TokenTexts, token_texts
+from rollout.viewer.directory import Directory
+from rollout.viewer.filters import SPLITS
+from rollout.viewer.series import series
+from rollout.viewer.siblings import advantage, compared, same_task, siblings_of
 from rollout.viewer.token_view import tokens_view
 
 PAGE_SIZE = 100
@@ -30,29 +25,8 @@ LISTED = (
 """Columns of the list."""
 
 
-class Pages:
-    """Reads what the page shows from a directory of traces. For one thread.
-
-    Args:
-        traces: the directory, opened.
-        tokenizer: of a model, in place of those that run records name.
-    """
-
-    def __init__(self, traces: Traces, tokenizer: Path | None = None) -> None:
-        self.traces = traces
-        self._tokenizer = tokenizer
-        self._texts: dict[str, TokenTexts] = {}
-        self._records: dict[str, RunRecord] = {}
-
-    @property
-    def runs(self) -> Runs:
-        """The runs that there are now."""
-        return Runs(self.traces)
-
-    def version(self) -> int:
-        """A number that changes with the index."""
-        (row,) = self.traces.query("PRAGMA data_version")
-        return int(row[0])
+class Pages(Directory):
+    """Reads what the page shows from a directory of traces. For one thread."""
 
     def state(self) -> dict[str, Any]:
         """What there is: the directory's name, its runs, environments and number of trajectories."""
@@ -67,11 +41,6 @@ class Pages:
             "environments": [row["environment"] for row in found],
             "runs": self.runs.names,
         } | {name: sum(row[name] for row in found) for name in ("count", "withdrawn", "held_out", "trained")}
-
-    def where(self, given: Mapping[str, str]) -> str | None:
-        """The condition of the filters in an address. Raises ConfigError as `rollout.viewer.filters.condition`."""
-        parts = [condition(given), self.runs.condition(given["runs"]) if given.get("runs") else None]
-        return " AND ".join(part for part in parts if part) or None
 
     def series(self, given: Mapping[str, str]) -> list[dict[str, Any]]:
         """Means by step for each run."""
@@ -89,13 +58,6 @@ class Pages:
             "size": PAGE_SIZE,
             "rows": [{name: entry[name] for name in LISTED} | {"in": runs.name_of(entry["file"])} for entry in rows],
         }
-
-    def entry(self, identity: str) -> Entry:
-        """The entry of a trajectory. Raises ConfigError: there is none."""
-        found = next(self.traces.entries(where=f"id = {quoted(identity)}", limit=1), None)
-        if found is None:
-            raise ConfigError("there is no such trajectory", key=identity)
-        return found
 
     def trajectory(self, identity: str) -> dict[str, Any]:
         """A trajectory without its tokens, with its siblings and the same task in other steps."""
@@ -123,35 +85,6 @@ class Pages:
         """The conversations of the trajectory's group, for comparison."""
         group = siblings_of(self.runs, self.entry(identity))
         return compared([self.traces.read(each) for each in group])
-
-    def trained(self, entry: Entry, ids: Sequence[str]) -> dict[str, list[TrainedSegment]]:
-        """What a trainer computed on trajectories of the entry's step and run, by id; empty for held-out ones."""
-        if entry["validate"] or entry["step"] is None:
-            return {}
-        return trained_of(self.traces.home_of(entry), ids, entry["step"], self.traces.skipped)
-
-    def record(self, trace: Trace) -> RunRecord | None:
-        """The run record of a trajectory; None where it is missing."""
-        if trace.run not in self._records:
-            self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
-        return self._records.get(trace.run)
-
-    def unit(self, trace: Trace) -> str:
-        """What the ids of a trajectory stand for: `tokens`, or `bytes` where the policy gave text only."""
-        record = self.record(trace)
-        return "bytes" if record is not None and record.token_ids is TokenIds.BYTES else "tokens"
-
-    def prompt_limits(self) -> dict[str, int]:
-        """The longest prompt that a training allows, by run record."""
-        self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
-        limits = {name: record.sampling.get("prompt_length") for name, record in self._records.items()}
-        return {name: limit for name, limit in limits.items() if isinstance(limit, int)}
-
-    def texts(self, trace: Trace) -> TokenTexts:
-        """The texts of the trajectory's tokens."""
-        if trace.run not in self._texts:
-            self._texts[trace.run] = token_texts(self.record(trace), self._tokenizer)
-        return self._texts[trace.run]
 
 
 def to_json(value: Any) -> bytes:

@@ -7,18 +7,19 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
 from gateway.errors import ConfigError
 from rollout.trace.files import Skipped, sources
 from rollout.trace.reader import Traces
-from rollout.viewer.pages import Pages
+from rollout.viewer.directory import Directory
 
 log = structlog.get_logger(__name__)
+P = TypeVar("P")
 T = TypeVar("T")
 
 QUERY_TIMEOUT_S = 20.0
@@ -26,6 +27,9 @@ REFRESH_S = 2.0
 """Seconds between two looks at the directory while a page is open."""
 IDLE_S = 30.0
 """Seconds after the last request at which the directory is not looked at any more."""
+
+AGAIN_S = 30.0
+"""Seconds after which an explanation is computed again, if the run went on."""
 
 
 class Refreshing:
@@ -105,29 +109,29 @@ def _files(directory: Path, skipped: Skipped) -> set[tuple[str, int, int]]:
     return {(str(path), status.st_size, status.st_mtime_ns) for path, status in stats}
 
 
-class Reader:
+class Reader(Generic[P]):
     """Answers questions to the directory in one thread of its own, one after the other.
 
     Args:
         refreshing: keeps the index.
-        tokenizer: as for `Pages`.
+        opened: what is asked, over a connection of this thread.
     """
 
-    def __init__(self, refreshing: Refreshing, tokenizer: Path | None) -> None:
-        self._refreshing, self._tokenizer = refreshing, tokenizer
+    def __init__(self, refreshing: Refreshing, opened: Callable[[Traces], P]) -> None:
+        self._refreshing, self._open = refreshing, opened
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="traces")
-        self._pages: Pages | None = None
+        self._pages: P | None = None
         self.generation = 0
         """Number of times that the index was opened again."""
 
-    async def run(self, query: Callable[[Pages], T]) -> T:
+    async def run(self, query: Callable[[P], T]) -> T:
         """Run `query` on this reader's pages, in its thread. Raises what the query raises."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, query)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, query: Callable[[Pages], T]) -> T:
+    def _run(self, query: Callable[[P], T]) -> T:
         try:
             return query(self._opened())
         except ConfigError as error:
@@ -140,7 +144,61 @@ class Reader:
             self.generation += 1
             return query(self._opened())
 
-    def _opened(self) -> Pages:
+    def _opened(self) -> P:
         if self._pages is None:
-            self._pages = Pages(self._refreshing.traces.beside(query_timeout_s=QUERY_TIMEOUT_S), self._tokenizer)
+            self._pages = self._open(self._refreshing.traces.beside(query_timeout_s=QUERY_TIMEOUT_S))
         return self._pages
+
+
+class Explaining:
+    """Keeps an explanation of the directory, computed in a thread while the page is open already.
+
+    Args:
+        refreshing: keeps the index.
+        opened: what is explained, over a connection of this thread.
+        explain: its explanation as values for JSON.
+    """
+
+    def __init__(
+        self,
+        refreshing: Refreshing,
+        opened: Callable[[Traces], Directory],
+        explain: Callable[[Directory], dict[str, Any]],
+    ) -> None:
+        self._refreshing, self._open, self._explain = refreshing, opened, explain
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="explain")
+        self._directory: Directory | None = None
+        self._running: Future[dict[str, Any]] | None = None
+        self._last: dict[str, Any] = {"status": "computing"}
+        self._at, self._version = -AGAIN_S, -1
+
+    async def found(self) -> dict[str, Any]:
+        """The last explanation, or that it is being computed."""
+        if self._running is not None and self._running.done():
+            self._last, self._running = self._running.result(), None
+        is_old = time.monotonic() - self._at > AGAIN_S
+        if self._running is None and is_old and not self._refreshing.is_indexing:
+            self._at = time.monotonic()
+            self._running = self._pool.submit(self._compute)
+        return self._last
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compute(self) -> dict[str, Any]:
+        try:
+            if self._directory is None:
+                # Opened here: SQLite's connections may be used only in the thread that opened them.
+                self._directory = self._open(self._refreshing.traces.beside(query_timeout_s=QUERY_TIMEOUT_S))
+            version = self._directory.version()
+            if version == self._version:
+                return self._last
+            found = self._explain(self._directory)
+        except Exception as error:  # boundary of the thread: the page shows it, and the next time may do better
+            # The version as well: SQLite counts it by connection, so that the next one's may be the same number.
+            self._directory, self._version = None, -1
+            if not isinstance(error, ConfigError):
+                log.exception("not explained")
+            return {"status": "done", "findings": [], "absent": [], "problem": str(error)}
+        self._version = version
+        return found

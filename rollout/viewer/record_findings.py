@@ -35,12 +35,12 @@ class Compared:
 def sampled_groups(scope: Scope) -> list[list[Compared]]:
     """Groups of trajectories of one row, the last ones first."""
     columns = ("id", "run", "began_at", "uid", "task", "seed", "row", "sample", "step", "reward")
-    entries = scope.pages.traces.entries(
+    entries = scope.directory.traces.entries(
         where=f"{scope.played} AND NOT validate", sort=["-step", "row", "sample"], columns=columns, limit=MOST_RECORDS
     )
     found: defaultdict[tuple[object, ...], list[Compared]] = defaultdict(list)
     for entry in entries:
-        trace = scope.pages.traces.read(entry)
+        trace = scope.directory.traces.read(entry)
         first = trace.earlier[0] if trace.earlier else trace
         key = (entry["step"], entry["uid"] or (entry["task"], entry["seed"], entry["row"]))
         ids = digest(first.prompt_ids, first.response_ids)

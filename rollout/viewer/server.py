@@ -19,9 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import ConfigError
 from rollout.viewer.assets import PAGE, content
-from rollout.viewer.explaining import Explaining
+from rollout.viewer.directory import Directory
+from rollout.viewer.explain import explain
 from rollout.viewer.pages import Pages, to_json
-from rollout.viewer.reading import Reader, Refreshing
+from rollout.viewer.reading import Explaining, Reader, Refreshing
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 # The page shows what a model and foreign servers wrote: no text of theirs may become script, style or a request.
@@ -123,7 +124,7 @@ def _name(address: str) -> str | None:
         return None
 
 
-def make_app(refreshing: Refreshing, reader: Reader, explaining: Explaining, token: str) -> Starlette:
+def make_app(refreshing: Refreshing, reader: Reader[Pages], explaining: Explaining, token: str) -> Starlette:
     """The server's application, for those who know the token."""
     kept: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
 
@@ -206,8 +207,10 @@ def serve(directory: Path, listening: socket.socket, *, token: str, tokenizer: P
         ConfigError: there is no such directory.
     """
     with Refreshing(directory) as refreshing:
-        reader = Reader(refreshing, tokenizer)
-        explaining = Explaining(refreshing, tokenizer)
+        reader = Reader(refreshing, lambda traces: Pages(traces, tokenizer))
+        explaining = Explaining(
+            refreshing, lambda traces: Directory(traces, tokenizer), lambda directory: explain(directory).record()
+        )
         try:
             app = make_app(refreshing, reader, explaining, token)
             # On Ctrl-C a question that is being answered, which may take QUERY_TIMEOUT_S, is waited for a second only.

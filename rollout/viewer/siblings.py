@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise, takewhile
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rollout.trace.entries import Entry
-from rollout.trace.files import Skipped
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
-from rollout.trace.trained import TrainedSegment, read_trained
+from rollout.trace.trained import TrainedSegment
+from rollout.viewer.directory import Runs
 from rollout.viewer.filters import quoted
-from rollout.viewer.runs import Runs
 
 MOST_SIBLINGS = 64
 MOST_STEPS = 400
@@ -83,19 +81,6 @@ def _shared(sequences: Sequence[list[int]]) -> list[list[int]]:
 
 def _common(one: list[int], other: list[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-def trained_of(home: Path, ids: Iterable[str], step: int, skipped: Skipped) -> dict[str, list[TrainedSegment]]:
-    """What a trainer computed on these trajectories, by id. `step` is theirs; asynchronous modes train them later."""
-    wanted = set(ids)
-    found: dict[str, list[TrainedSegment]] = {}
-    for each in read_trained(home, trace=wanted, step=step, skipped=skipped):
-        found.setdefault(each.trace, []).append(each)
-    # The step's file first: to look through the files of all steps takes far longer.
-    if not found:
-        for each in read_trained(home, trace=wanted, skipped=skipped):
-            found.setdefault(each.trace, []).append(each)
-    return found
 
 
 def advantage(trained: Iterable[TrainedSegment]) -> float | None:

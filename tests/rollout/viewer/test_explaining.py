@@ -12,9 +12,10 @@ from trace_samples import recorded_trace
 
 from rollout.trace.index import FILE
 from rollout.trace.store import TraceStore
-from rollout.viewer import explaining
-from rollout.viewer.explaining import Explaining
-from rollout.viewer.reading import Refreshing
+from rollout.viewer import reading
+from rollout.viewer.directory import Directory
+from rollout.viewer.explain import explain
+from rollout.viewer.reading import Explaining, Refreshing
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.anyio
 async def test_an_index_that_cannot_be_read_once_does_not_end_the_explanations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explaining, "AGAIN_S", 0.0)
+    monkeypatch.setattr(reading, "AGAIN_S", 0.0)
     TraceStore(tmp_path).append(recorded_trace("a"))
     index = tmp_path / FILE
 
@@ -35,7 +36,7 @@ async def test_an_index_that_cannot_be_read_once_does_not_end_the_explanations(
             await anyio.lowlevel.checkpoint()
 
     with Refreshing(tmp_path) as refreshing, anyio.fail_after(60):
-        explains = Explaining(refreshing, None)
+        explains = Explaining(refreshing, Directory, lambda directory: explain(directory).record())
         while refreshing.is_indexing:
             await anyio.lowlevel.checkpoint()
         whole = index.read_bytes()

@@ -1,14 +1,11 @@
-"""The runs of a directory, and their means by step."""
+"""Means of runs by step."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import PurePosixPath
 from typing import Any
 
-from rollout.trace.reader import Traces
+from rollout.viewer.directory import GROUP, Runs
 from rollout.viewer.filters import TRUNCATED
 
 _SUMS = {
@@ -25,51 +22,6 @@ _SUMS = {
     "seconds": "sum(elapsed_s)",
     "queued": "sum(lease_wait_s)",
 }
-GROUP = "CASE uid WHEN '' THEN task || ' ' || seed || ' ' || row ELSE uid END"
-"""An SQL expression that is equal for the siblings of one run, environment and step."""
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The runs of a directory: a run is what one directory's files hold."""
-
-    traces: Traces
-
-    @cached_property
-    def _files(self) -> dict[str, list[int]]:
-        found: defaultdict[str, list[int]] = defaultdict(list)
-        for row in self.traces.query("SELECT id, path FROM files ORDER BY path"):
-            found[str(PurePosixPath(row["path"]).parent)].append(row["id"])
-        return dict(found)
-
-    @property
-    def names(self) -> list[str]:
-        """Directories relative to the opened one, `.` for itself."""
-        return list(self._files)
-
-    def name_of(self, file: int) -> str:
-        return next((name for name, files in self._files.items() if file in files), ".")
-
-    def condition(self, names: str) -> str:
-        """The condition for trajectories of these runs, comma-separated."""
-        files = [str(file) for name in names.split(",") for file in self._files.get(name, ())]
-        return f"file IN ({', '.join(files)})"
-
-    @property
-    def source(self) -> str:
-        """A table expression with the trajectories and their `run_number`, an index into `names`; `table` goes before.
-
-        A directory with one run needs no join.
-        """
-        return (
-            "trajectories JOIN runs USING (file)" if len(self._files) > 1 else "trajectories, (SELECT 0 AS run_number)"
-        )
-
-    @property
-    def table(self) -> str:
-        """A common table expression `runs(file, run_number)`."""
-        rows = [f"({file}, {number})" for number, files in enumerate(self._files.values()) for file in files]
-        return f"WITH runs(file, run_number) AS (VALUES {', '.join(rows or ['(-1, -1)'])})"
 
 
 def series(runs: Runs, where: str | None) -> list[dict[str, Any]]:
