@@ -25,7 +25,7 @@ from rollout.tokens.verl_builder import ContinuousTokens, load_tokens
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
 from rollout.training.gateways import Gateways, Recordings
-from rollout.training.run_record import training_record
+from rollout.training.run_record import run_record
 
 MOST_LOOPS = 4
 """Event loops of one process that play trajectories: AReaL has one for training and one for evaluation."""
@@ -54,11 +54,11 @@ class Runtime:
         lock = str(settings.tool_config_path) if settings.tool_config_path else None
         bounds = {key: gconfig[key] for key in ("max_new_tokens", "max_tokens")}
         record = partial(
-            training_record,
+            run_record,
             engine="areal",
             model=model,
             chat_template=read_chat_template(settings.chat_template, key="mcp.chat_template"),
-            tool_format=settings.tool_format,
+            settings={"tool_format": settings.tool_format},
             sampling=gconfig | settings.model_dump(mode="json") | {"seed": seed},
             lock=lock,
         )

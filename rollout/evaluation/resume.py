@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.private_files import write_private
@@ -16,15 +15,8 @@ from rollout.engines.scripted import WITHOUT_MODEL
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.trace.record import Trace
-from rollout.trace.run_record import (
-    RunRecord,
-    environment_identity,
-    installed_versions,
-    model_identity,
-    server_identities,
-    source_commit,
-    tool_digests,
-)
+from rollout.trace.run_record import RunRecord
+from rollout.training.run_record import run_record
 
 FILE = "run.json"
 
@@ -76,12 +68,10 @@ def keep_settings(directory: Path, settings: Settings) -> None:
     path = directory / FILE
     if path.is_file():
         return
-    partial = path.with_name(FILE + ".partial")
     try:
-        # Replaced: a run that is killed here has no settings to be compared with, rather than a torn file that stops
-        # its resumption.
-        write_private(partial, json.dumps(settings, indent=2) + "\n")
-        partial.replace(path)
+        # A run that is killed here has no settings to be compared with, rather than a torn file that stops its
+        # resumption.
+        write_private(path, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="--out") from error
 
@@ -106,18 +96,14 @@ def evaluation_record(
     environment: Environment, gateway: Gateway, options: EngineOptions, engine: Engine, settings: Settings
 ) -> RunRecord:
     """What the trajectories of an environment share. Reads files and asks git: not for an event loop."""
-    model = options.engine if Path(options.engine).is_dir() else options.tokenizer
-    return RunRecord(
+    return run_record(
+        environment,
+        gateway,
         kind="evaluation",
-        environment=environment_identity(environment),
-        tools=[tool.openai_schema() for tool in policy_tools(gateway.catalogue)],
-        tool_digests=tool_digests(gateway.catalogue),
-        servers=server_identities(gateway),
         engine=engine.name,
         token_ids=engine.token_ids,
+        model=options.engine if Path(options.engine).is_dir() else options.tokenizer,
+        chat_template=options.chat_template,
         sampling=asdict(options.sampling),
-        model=model_identity(model) | {"custom_chat_template": options.chat_template} if model else {},
-        settings=dict(settings),
-        versions=installed_versions(),
-        commit=source_commit(),
+        settings=settings,
     )

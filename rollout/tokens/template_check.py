@@ -12,7 +12,7 @@ from gateway.errors import ConfigError
 from rollout.tokens.chat_template import check_tools_rendered
 from rollout.tokens.narrow_view import tool_turn
 from rollout.tokens.verl_builder import ContinuousTokens
-from rollout.types import Message
+from rollout.types import Message, shared_beginning
 
 log = structlog.get_logger(__name__)
 
@@ -93,8 +93,7 @@ def parting(
 
 
 def _difference(tokens: ContinuousTokens, context: list[int], whole: list[int], what: str) -> str:
-    pairs = enumerate(zip(context, whole, strict=False))
-    at = next((at for at, (one, other) in pairs if one != other), min(len(context), len(whole)))
+    at = shared_beginning(context, whole)
     before, rolled, rendered = (tokens.decode(ids) for ids in (whole[max(0, at - 8) : at], context[at:], whole[at:]))
     return f"{what}: {before!r} is followed by {rolled[:SHOWN]!r} in a rollout, by {rendered[:SHOWN]!r} in the template"
 

@@ -1,4 +1,4 @@
-"""The run record of a training."""
+"""The run record of a training or an evaluation, made."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gateway.gateway import Gateway
 from rollout.environment.config import Environment
 from rollout.trace.run_record import (
     RunRecord,
+    TokenIds,
     environment_identity,
     file_digest,
     installed_versions,
@@ -20,41 +21,45 @@ from rollout.trace.run_record import (
 )
 
 
-def training_record(
+def run_record(
     environment: Environment,
     gateway: Gateway,
-    tools: Mapping[str, dict[str, Any]] | None,
+    tools: Mapping[str, dict[str, Any]] | None = None,
     *,
+    kind: str = "training",
     engine: str,
-    model: str,
+    token_ids: TokenIds = TokenIds.MODEL,
+    model: str | None,
     chat_template: str | None,
-    tool_format: str,
     sampling: Mapping[str, Any],
-    lock: str | None,
+    settings: Mapping[str, Any],
+    lock: str | None = None,
 ) -> RunRecord:
     """What the trajectories of an environment share. Reads files and asks git: not for an event loop.
 
     Args:
         environment: with the trainer's overrides.
         tools: schemas from the lock; None without one.
-        engine: the trainer's name.
-        model: its directory.
+        engine: the engine's or the trainer's name.
+        model: its directory; None where nothing names one.
         chat_template: a template that replaces the model's own.
-        sampling: the trainer's settings of sampling and lengths.
+        sampling: settings of sampling and lengths.
+        settings: further settings of the run.
         lock: the file of the lock.
     """
     live = {tool.exposed_name: tool.openai_schema() for tool in policy_tools(gateway.catalogue)}
     return RunRecord(
-        kind="training",
+        kind=kind,
         environment=environment_identity(environment),
         tools=list((live if tools is None else tools).values()),
         tool_digests=tool_digests(gateway.catalogue),
         servers=server_identities(gateway),
         engine=engine,
+        token_ids=token_ids,
         sampling=dict(sampling),
-        model=model_identity(model) | {"custom_chat_template": chat_template},
+        model=model_identity(model) | {"custom_chat_template": chat_template} if model else {},
         lock={"file": lock, "sha256": file_digest(lock)} if lock else None,
-        settings={"tool_format": tool_format},
+        settings=dict(settings),
         versions=installed_versions(),
         commit=source_commit(),
     )

@@ -22,7 +22,7 @@ from rollout.trace.run_record import RunRecord
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Environments, Lock
 from rollout.training.gateways import Gateways, Recordings
-from rollout.training.run_record import training_record
+from rollout.training.run_record import run_record
 from rollout.training.statistics import TrajectoryStatistics
 from rollout.verl.batch_statistics import statistics_collector
 from rollout.verl.settings import Settings, limits_for, workers_per_node
@@ -111,17 +111,17 @@ WORKER = Worker()
 def record_of(
     config: DictConfig, environment: Environment, gateway: Gateway, tools: Mapping[str, dict[str, Any]] | None
 ) -> RunRecord:
-    """What the trajectories of an environment share, from verl's configuration; see `training_record`."""
+    """What the trajectories of an environment share, from verl's configuration; see `run_record`."""
     rollout: Any = OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True)
     model: Any = OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True)
-    return training_record(
+    return run_record(
         environment,
         gateway,
         tools,
         engine="verl",
         model=model["path"],
         chat_template=model.get("custom_chat_template"),
-        tool_format=rollout["multi_turn"]["format"],
+        settings={"tool_format": rollout["multi_turn"]["format"]},
         sampling={name: rollout[name] for name in _SAMPLING if name in rollout} | {"seed": Settings.of(config).seed},
         lock=rollout["multi_turn"]["tool_config_path"],
     )
