@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("configs", "gateway", "mcp_rollout", "mcp_servers", "rollout", "pyproject.toml", "README.md")
+SOURCES = ("configs", "gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout", "pyproject.toml", "README.md")
 
 
 @pytest.fixture(scope="module")
@@ -53,5 +53,5 @@ def test_the_training_configuration_can_be_copied(installed: Path, tmp_path: Pat
 
 
 def test_the_package_is_typed(installed: Path) -> None:
-    for package in ("gateway", "mcp_rollout", "mcp_servers", "rollout"):
+    for package in ("gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout"):
         assert (installed / package / "py.typed").is_file()
