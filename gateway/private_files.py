@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Generator
 from pathlib import Path
+from uuid import uuid4
 
 
 def private(path: str | Path, flags: int) -> int:
@@ -20,9 +22,24 @@ def private(path: str | Path, flags: int) -> int:
 
 
 def write_private(path: Path, text: str) -> None:
-    """`Path.write_text`, for such a file."""
-    with open(path, "w", encoding="utf-8", opener=private) as file:
+    """`Path.write_text`, for such a file, which appears whole or not at all."""
+    # A name of its own: processes and threads may write the same file at the same time.
+    with (
+        replacing(path, f".{uuid4().hex}.partial") as partial,
+        open(partial, "x", encoding="utf-8", opener=private) as file,
+    ):
         file.write(text)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, suffix: str = ".partial") -> Generator[Path]:
+    """A path beside this one to write to, which takes its place where the block raises nothing."""
+    partial = path.with_name(path.name + suffix)
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def make_private(directory: Path) -> None:

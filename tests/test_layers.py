@@ -196,6 +196,13 @@ def test_the_gateway_knows_no_rollout_and_the_servers_know_neither() -> None:
         assert found == []
 
 
+def test_the_wire_is_on_the_ground_floor() -> None:
+    ours = {"gateway", "mcp_rollout", "mcp_servers", "rollout"}
+    tops = {path.name: {top.split(".")[0] for top in imports(path)} for path in modules("mcp_wire")}
+    assert {file: own & ours for file, own in tops.items() if own & ours} == {}
+    assert {file for file, own in tops.items() if "httpx2" in own} <= {"chat_api.py"}
+
+
 def test_nothing_imports_the_public_package() -> None:
     found = [
         path.name

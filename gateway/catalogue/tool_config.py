@@ -20,6 +20,7 @@ from gateway.catalogue.hidden_text import Budget, plain
 from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.config.mapping_file import read_mapping
 from gateway.errors import ConfigError, Faults, raise_all
+from gateway.private_files import replacing
 from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
 
@@ -84,11 +85,10 @@ def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
     data = {"tools": _map_strings(list(entries), escape)}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror}", file=path, remedy="choose another place") from error
 

@@ -82,7 +82,7 @@ class Admission:
         self._holders = Holders(dict(zip(tokens, self.bearers, strict=True)))
         if not tokens:
             self.bearers = [Bearer("", config.limits, share)]
-        self._names, self._origins = Names(config.host, config.allowed_hosts), config.allowed_origins
+        self._names = Names(config.host, config.allowed_hosts)
         self._serves_pages = is_loopback(config.host)
         """Of this machine."""
 
@@ -98,4 +98,4 @@ class Admission:
         return bearer
 
     def _is_allowed(self, origin: str) -> bool:
-        return origin in self._origins or (self._serves_pages and host_of(origin) in LOOPBACK)
+        return self._serves_pages and host_of(origin) in LOOPBACK

@@ -100,19 +100,27 @@ def edit(rng: Random, office: Office) -> Job:
     )
 
 
+def _written(path: str, text: str, words: str, *, reads: tuple[str, ...], makes: tuple[str, ...] = ()) -> Job:
+    """The job to write one new file."""
+    return Job(
+        words=words,
+        reads=reads,
+        makes=makes,
+        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
+        apply=lambda tree: tree.update({path: text}),
+    )
+
+
 def index(rng: Random, office: Office) -> Job:
     path = rng.choice(["notes/INDEX.md", "index.md", "notes-index.md"])
     form = rng.choice(["- {name}: {title}", "* {title} ({name})"])
     text = "".join(form.format(name=PurePosixPath(note.path).name, title=note.title) + "\n" for note in office.notes)
     shown = form.format(name="fire.md", title="Fire in Oslo, 2020")
-    return Job(
-        words=f"Make {path} with one line for each note in notes/, sorted by file name: file name and title (its "
-        f"first line without the #), as in '{shown}'.",
-        reads=tuple(note.path for note in office.notes),
-        makes=(),
-        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
-        apply=lambda tree: tree.update({path: text}),
+    words = (
+        f"Make {path} with one line for each note in notes/, sorted by file name: file name and title (its "
+        f"first line without the #), as in '{shown}'."
     )
+    return _written(path, text, words, reads=tuple(note.path for note in office.notes))
 
 
 def summarise(rng: Random, office: Office) -> Job:
@@ -120,28 +128,22 @@ def summarise(rng: Random, office: Office) -> Job:
     of_year = sorted((report.town, report.total) for report in office.reports if report.year == year)
     text = "town,total\n" + "".join(f"{town},{total}\n" for town, total in of_year)
     path = f"summary/{year}.csv"
-    return Job(
-        words=f"Write {path} from the reports of {year}: a first line 'town,total', then town and total of each, "
-        "sorted by town, with a comma between them and no spaces.",
-        reads=tuple(report.path for report in office.reports),
-        makes=("summary",),
-        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
-        apply=lambda tree: tree.update({path: text}),
+    words = (
+        f"Write {path} from the reports of {year}: a first line 'town,total', then town and total of each, "
+        "sorted by town, with a comma between them and no spaces."
     )
+    return _written(path, text, words, reads=tuple(report.path for report in office.reports), makes=("summary",))
 
 
 def tally(rng: Random, office: Office) -> Job:
     path = rng.choice(["tally.txt", "counts.txt", "reports/COUNT.txt"])
     counts = Counter(report.year for report in office.reports)
     text = "".join(f"{year} = {counts[year]}\n" for year in sorted(counts))
-    return Job(
-        words=f"How are the reports spread over the years? Put it down in {path}: every year that some report is "
-        "about, in ascending order, each on its line with the number of those reports, in the style of '2020 = 7'.",
-        reads=tuple(report.path for report in office.reports),
-        makes=(),
-        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
-        apply=lambda tree: tree.update({path: text}),
+    words = (
+        f"How are the reports spread over the years? Put it down in {path}: every year that some report is "
+        "about, in ascending order, each on its line with the number of those reports, in the style of '2020 = 7'."
     )
+    return _written(path, text, words, reads=tuple(report.path for report in office.reports))
 
 
 def register(rng: Random, office: Office) -> Job:
@@ -150,14 +152,11 @@ def register(rng: Random, office: Office) -> Job:
     rows = [{"file": PurePosixPath(letter.path).name, "writer": letter.writer} for letter in office.letters]
     lines = [",".join(columns), *(",".join(row[column] for column in columns) for row in rows)]
     text = "\n".join(lines) + "\n"
-    return Job(
-        words=f"The correspondence needs a register, {path}, headed '{lines[0]}'. It has a row per letter, ordered by "
-        "file name; nothing but a comma separates the two entries.",
-        reads=tuple(letter.path for letter in office.letters),
-        makes=(),
-        changes=(Call(name="write_file", arguments={"path": path, "content": text}),),
-        apply=lambda tree: tree.update({path: text}),
+    words = (
+        f"The correspondence needs a register, {path}, headed '{lines[0]}'. It has a row per letter, ordered by "
+        "file name; nothing but a comma separates the two entries."
     )
+    return _written(path, text, words, reads=tuple(letter.path for letter in office.letters))
 
 
 def stamp(rng: Random, office: Office) -> Job:

@@ -82,7 +82,6 @@ def _live(given: Sequence[str]) -> None:
     _add_by_task(options, "--personas", Persona)
     options.add_argument(
         "--page",
-        "--desk",
         type=address,
         default="127.0.0.1:8020",
         metavar="HOST:PORT",

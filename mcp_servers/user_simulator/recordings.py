@@ -122,11 +122,8 @@ def _archived(file: Path) -> Iterator[Recording]:
 
     opened: Any = parquet.ParquetFile(file)  # pyright: ignore  # pyarrow has no types
     with opened:
-        is_of_columns = "messages" in opened.schema_arrow.names
-        columns = ["task", "seed", "messages", "generations", "user_replies"] if is_of_columns else ["record"]
-        for batch in opened.iter_batches(columns=columns):
-            for row in batch.to_pylist():
-                yield _of_columns(row) if is_of_columns else _recording(row["record"], where=str(file))
+        for batch in opened.iter_batches(columns=["task", "seed", "messages", "generations", "user_replies"]):
+            yield from map(_of_columns, batch.to_pylist())
 
 
 def _of_columns(row: dict[str, Any]) -> Recording:

@@ -47,13 +47,7 @@ class Settings(TrainingSettings):
             ConfigError: a key is missing, unknown or out of range, or a directory does not exist.
         """
         settings = validate(cls, dict(section), file=None, key=cls.key)
-        if not settings.environments_dir.is_dir():
-            remedy = "name the directory with the environments' YAML files"
-            problem = f"no such directory: {settings.environments_dir}"
-            raise ConfigError(problem, key=f"{cls.key}.environments_dir", remedy=remedy)
-        # Rollout processes may have another working directory.
-        given = {name: value for name, value in settings if isinstance(value, Path)}
-        return settings.model_copy(update={name: path.absolute() for name, path in given.items()})
+        return settings.placed(settings.environments_dir)
 
     def limits_for(self, environment: Environment, *, max_new_tokens: int, max_tokens: int) -> Limits:
         """Limits of one trajectory.

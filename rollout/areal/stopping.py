@@ -7,7 +7,6 @@ the reasons into a file beside the traces; the trainer's process reads it with t
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,10 +63,8 @@ class Watch:
         except (TooManyFailures, ToolsChanged) as error:
             log.error("training stops", reason=str(error))
             make_private(self._trace_dir)
-            # Replaced, so that the trainer, which may look at any moment, reads all of the reasons or none.
-            unfinished = self._trace_dir / f".{STOP_FILE}.{os.getpid()}"
-            write_private(unfinished, str(error))
-            unfinished.replace(self._trace_dir / STOP_FILE)
+            # The trainer may look at any moment, and reads all of the reasons or none.
+            write_private(self._trace_dir / STOP_FILE, str(error))
 
 
 class Rows(Sequence[Mapping[str, Any]]):

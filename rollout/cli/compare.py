@@ -124,9 +124,7 @@ def _print(found: Comparison, console: Console) -> None:
     named = {"reward": found.reward, "success": found.success} | found.costs
     for name, difference in named.items():
         table.add_row(name.replace("_", " "), *_cells(difference))
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
-    console.print(table)
+    console.print_whole(table)
     _print_flips("succeed in B, not in A", found.gained, console)
     _print_flips("succeed in A, not in B", found.lost, console)
 

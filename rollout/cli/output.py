@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Span, Text
 
 from gateway.catalogue.hidden_text import visible
@@ -59,6 +60,13 @@ class Console(RichConsole):
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+    def print_whole(self, table: Table) -> None:
+        """Print a table; in a file or a pipe, none of its cells is folded or cut."""
+        if not self.is_terminal:
+            whole = self.measure(table, options=self.options.update(width=100_000)).maximum
+            self.width = max(self.width, whole)
+        self.print(table)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         # Before the layout, so that nothing is cut; and after it, for what is drawn otherwise.

@@ -98,9 +98,7 @@ def _print_table(title: str, columns: Mapping[str, Summary], console: Console) -
     rows = dict.fromkeys(row for column in cells.values() for row in column)
     for row in sorted(rows, key=lambda row: row[0]):
         table.add_row(row[1], *(column.get(row, "") for column in cells.values()))
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
-    console.print(table)
+    console.print_whole(table)
 
 
 def _cells(summary: Summary) -> dict[tuple[int, str], str]:

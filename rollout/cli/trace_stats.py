@@ -98,10 +98,7 @@ def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, 
         table.add_column(name.replace("_", " "), justify="left" if name in keys else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(_cell, row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(80, console.measure(table, options=console.options.update(width=100_000)).maximum)
-    console.print(table)
+    Console().print_whole(table)
     return 0
 
 

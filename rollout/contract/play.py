@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import Any, cast
 from uuid import uuid4
 
@@ -22,7 +22,7 @@ from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
-from rollout.types import Message
+from rollout.types import Message, shared_beginning
 
 _READS = 12
 """The most tools that `view` calls."""
@@ -211,7 +211,7 @@ def difference(one: object, other: object) -> str | None:
         if left != right:
             where, _ = left or right or ("", None)
             texts = ["nothing" if leaf is None else repr(leaf[1]) for leaf in (left, right)]
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+            same = shared_beginning(*texts)
             return f"{where or 'the answer'}: {' and '.join(_around(text, same) for text in texts)}"
     return None
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from rollout.doctor.isolation import ProbeAnswer, Run, Step
 from rollout.doctor.tool_words import Sort
+from rollout.types import shared_beginning
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_TOKENS = 4000
@@ -214,9 +215,6 @@ def _unlike(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
 def side_by_side(one: ProbeAnswer, other: ProbeAnswer) -> tuple[str, str]:
     """Excerpts of two answers that begin shortly before the first difference."""
     lines = [" ".join(answer.text.split()) for answer in (one, other)]
-    alike = next(
-        (at for at, (here, there) in enumerate(zip(*lines, strict=False)) if here != there), min(map(len, lines))
-    )
-    start = max(alike - _EXCERPT // 3, 0)
+    start = max(shared_beginning(*lines) - _EXCERPT // 3, 0)
     first, second = (("…" if start else "") + line[start : start + _EXCERPT] for line in lines)
     return repr(first), repr(second)

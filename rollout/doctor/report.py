@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rollout.trace.stats import quantile
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Latency:
@@ -23,8 +25,7 @@ class Latency:
         if not seconds:
             return None
         ordered = sorted(seconds)
-        p95 = ordered[min(len(ordered) - 1, -(-len(ordered) * 95 // 100) - 1)]
-        return cls(median_s=statistics.median(ordered), p95_s=p95, n=len(ordered))
+        return cls(median_s=statistics.median(ordered), p95_s=quantile(ordered, 0.95), n=len(ordered))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from rollout.trace.reader import Traces
 from rollout.trace.record import Trace, Turn
 from rollout.trace.run_record import TokenIds
 from rollout.trace.segment import Segment, Span, SpanKind
-from rollout.types import Completion, FinishReason, Policy, TokenBuilder
+from rollout.types import Completion, FinishReason, Policy, TokenBuilder, shared_beginning
 
 PREFIX = "recorded:"
 _IDENTITY = ("environment", "task", "seed", "sample")
@@ -30,15 +30,13 @@ class RecordedTraces:
 
     Args:
         traces: an open directory of traces.
-        strict: whether a context that differs from the stored one is an error. The log-probabilities are those of the
-            stored context.
 
     Raises:
         ConfigError: the directory has no trajectories.
     """
 
-    def __init__(self, traces: Traces, *, strict: bool = True) -> None:
-        self._traces, self._strict = traces, strict
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
         self._entries: dict[tuple[str, ...], list[Entry]] = {}
         columns = [*_IDENTITY, *_FURTHER, "id", "run", "began_at", "engine"]
         for entry in traces.entries(columns=columns):
@@ -58,7 +56,7 @@ class RecordedTraces:
         Raises:
             EngineError: there is none, or several that only differ in what this origin does not say.
         """
-        return RecordedPolicy(self._traces.read(self._entry(task, origin)), strict=self._strict)
+        return RecordedPolicy(self._traces.read(self._entry(task, origin)))
 
     def _entry(self, task: Task, origin: Origin) -> Entry:
         asked = {"environment": task.environment, "task": task.task, "seed": task.seed, "sample": origin.sample}
@@ -88,11 +86,10 @@ class RecordedPolicy:
 
     Args:
         trace: the stored trajectory, with one segment or several.
-        strict: as of `RecordedTraces`.
     """
 
-    def __init__(self, trace: Trace, *, strict: bool = True) -> None:
-        self._trace, self._strict = trace, strict
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
         self._turn, self._left = -1, list[Completion]()
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
@@ -123,8 +120,7 @@ class RecordedPolicy:
             return _completions(trace.turns[turn], trace.turns[turn].trimmed, None, None, max_tokens)
         segment, spans = found
         begin, end = spans[0].start, spans[-1].end
-        if self._strict:
-            self._compare(context, [*segment.prompt_ids, *segment.response_ids[:begin]], turn)
+        self._compare(context, [*segment.prompt_ids, *segment.response_ids[:begin]], turn)
         trimmed = trace.turns[turn].trimmed
         # A segment has no log-probabilities of tokens that were trimmed; they are trimmed again before they reach a
         # sample.
@@ -137,8 +133,7 @@ class RecordedPolicy:
         """The stored context may go on: a template can put boundary tokens in front of a completion."""
         if list(context) == stored[: len(context)]:
             return
-        pairs = enumerate(zip(context, stored, strict=False))
-        at = next((index for index, (one, other) in pairs if one != other), len(stored))
+        at = shared_beginning(context, stored)
         remedy = "replay it over a cassette of its world, with its tokenizer, template and settings"
         raise EngineError(f"the context of {self._where(turn)} is another one from token {at} on; {remedy}")
 

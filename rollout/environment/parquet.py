@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway.errors import ConfigError
+from gateway.private_files import replacing
 from rollout.environment.task import Task
 
 _MESSAGE = pa.struct({"role": pa.string(), "content": pa.string()})
@@ -72,11 +73,10 @@ def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> N
         ConfigError: the file cannot be written.
     """
     rows = [_row(index, task, split, agent) for index, task in enumerate(tasks)]
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial)
-        partial.replace(path)
+        with replacing(path) as partial:
+            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
 

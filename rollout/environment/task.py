@@ -119,12 +119,8 @@ class Task(BaseModel):
         ]
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], *, where: str | None = None) -> Task:
+    def from_row(cls, row: Mapping[str, Any]) -> Task:
         """Parse a row of verl's dataset (`raw_prompt`) or of a Parquet file (`prompt`).
-
-        Args:
-            row: the row.
-            where: file and row, for errors.
 
         Raises:
             ConfigError: the row lacks `extra_info.mcp`, or a field is invalid. `extra_info.index` may be missing, but
@@ -134,25 +130,25 @@ class Task(BaseModel):
         extra: Any = row.get("extra_info")
         mcp: Any = cast("Mapping[str, Any]", extra).get("mcp") if isinstance(extra, Mapping) else None
         if not isinstance(mcp, Mapping):
-            raise ConfigError("a row for mcp_agent needs this mapping", file=where, key="extra_info.mcp", remedy=REMEDY)
+            raise ConfigError("a row for mcp_agent needs this mapping", key="extra_info.mcp", remedy=REMEDY)
         index: Any = cast("Mapping[str, Any]", extra).get("index")
         if not isinstance(index, Integral | None):
             problem, remedy = f"is not an integer: {index!r}", f"number the rows from 0; {REMEDY}"
-            faults.append(ConfigError(problem, file=where, key="extra_info.index", remedy=remedy))
+            faults.append(ConfigError(problem, key="extra_info.index", remedy=remedy))
         fields = dict(cast("Mapping[str, Any]", mcp))
         # verl's dataset sometimes passes lists as arrays. The model rejects whatever is not a list.
         fields["tools"], fields["later_tools"] = _listed(fields.get("tools")), _listed(fields.get("later_tools"))
         fields["prompt"] = _listed(row.get("raw_prompt", row.get("prompt")))
         if not isinstance(fields["prompt"], list):
             remedy = f"a list of {{role, content}}; {REMEDY}"
-            faults.append(ConfigError("is not a list of chat messages", file=where, key="prompt", remedy=remedy))
+            faults.append(ConfigError("is not a list of chat messages", key="prompt", remedy=remedy))
             fields["prompt"] = UNREADABLE.prompt
         elif not fields["prompt"]:
-            faults.append(ConfigError("the prompt has no messages", file=where, key="prompt", remedy=REMEDY))
+            faults.append(ConfigError("the prompt has no messages", key="prompt", remedy=REMEDY))
             fields["prompt"] = UNREADABLE.prompt
         fields["answer"] = _ground_truth(row.get("reward_model"))
         with faults.collected():
-            task = validate(cls, fields, file=where, key="extra_info.mcp")
+            task = validate(cls, fields, file=None, key="extra_info.mcp")
             if not faults:
                 return task
         raise one_error(faults)

@@ -67,12 +67,10 @@ def keep_settings(directory: Path, settings: Settings) -> None:
     path = directory / FILE
     if path.is_file():
         return
-    partial = path.with_name(FILE + ".partial")
     try:
-        # Replaced: a run that is killed here has no settings to be compared with, rather than a torn file that stops
-        # its resumption.
-        write_private(partial, json.dumps(settings, indent=2) + "\n")
-        partial.replace(path)
+        # A run that is killed here has no settings to be compared with, rather than a torn file that stops its
+        # resumption.
+        write_private(path, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="--out") from error
 
@@ -97,15 +95,14 @@ def evaluation_record(
     environment: Environment, gateway: Gateway, options: EngineOptions, engine: Engine, settings: Settings
 ) -> RunRecord:
     """What the trajectories of an environment share. Reads files and asks git: not for an event loop."""
-    model = options.engine if Path(options.engine).is_dir() else options.tokenizer
     return describe_run(
         "evaluation",
         environment,
         gateway,
         engine=engine.name,
         token_ids=engine.token_ids,
-        sampling=asdict(options.sampling),
-        model=model,
+        model=options.engine if Path(options.engine).is_dir() else options.tokenizer,
         chat_template=options.chat_template,
+        sampling=asdict(options.sampling),
         settings=settings,
     )

@@ -7,7 +7,8 @@ import inspect
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, cast
@@ -130,22 +131,29 @@ async def function_parts(config: RewardConfig, trace: Trace, world: WorldScore) 
     }
 
 
-async def _computed(name: str, path: str, timeout_s: float, trace: Trace, world: WorldScore) -> float:
-    function = cast("Callable[[Trace, WorldScore], Any]", import_function(path, key=f"reward.functions.{name}"))
+@contextmanager
+def users_reward(what: str, timeout_s: float, *, key: str) -> Generator[None]:
+    """The boundary of a user's reward: RewardError where it raises, or takes longer than `key` allows."""
     requests = cancellations()
     try:
         with anyio.fail_after(timeout_s):
-            if inspect.iscoroutinefunction(function):
-                value = await function(trace, world)
-            else:
-                # A thread cannot be ended: one that outlasts its time goes on, and its result is dropped.
-                value = await anyio.to_thread.run_sync(function, trace, world, abandon_on_cancel=True)
+            yield
     except TimeoutError as error:
-        raise RewardError(f"{path} took longer than function_timeout_s={timeout_s:g}") from error
+        raise RewardError(f"{what} took longer than {key}={timeout_s:g}") from error
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # the boundary of a user's function
         if isinstance(error, asyncio.CancelledError) and cancellations() > requests:
             raise
-        raise RewardError(f"{path} raised {type(error).__name__}: {error}") from error
+        raise RewardError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+async def _computed(name: str, path: str, timeout_s: float, trace: Trace, world: WorldScore) -> float:
+    function = cast("Callable[[Trace, WorldScore], Any]", import_function(path, key=f"reward.functions.{name}"))
+    with users_reward(path, timeout_s, key="function_timeout_s"):
+        if inspect.iscoroutinefunction(function):
+            value = await function(trace, world)
+        else:
+            # A thread cannot be ended: one that outlasts its time goes on, and its result is dropped.
+            value = await anyio.to_thread.run_sync(function, trace, world, abandon_on_cancel=True)
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     raise RewardError(f"{path} returned {value!r:.100}, which is no finite number")

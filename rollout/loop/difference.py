@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from gateway.types import VOLATILE_META, Content, ToolResult, canonical_json
 from rollout.trace.volatile import stable, stable_text
+from rollout.types import shared_beginning
 
 _SHOWN = 60
 """Characters of a value that a description quotes."""
@@ -78,8 +79,7 @@ def excerpts(before: str, now: str) -> tuple[int | None, str, str]:
     """
     if max(len(before), len(now)) <= _SHOWN:
         return None, before, now
-    pairs = enumerate(zip(before, now, strict=False))
-    at = next((place for place, (one, other) in pairs if one != other), min(len(before), len(now)))
+    at = shared_beginning(before, now)
     start = max(0, at - _BEFORE)
     return at, _part(before, start), _part(now, start)
 

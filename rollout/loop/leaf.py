@@ -9,7 +9,7 @@ from rollout.environment.config import Environment
 from rollout.environment.sections import BranchAt, Strategy, TreeConfig
 from rollout.loop.group import Group
 from rollout.loop.replay import Branch, Replay
-from rollout.loop.tape import RecordingPolicy, RecordingWorld, Tape
+from rollout.loop.tape import RecordingPolicy, RecordingSession, Tape
 from rollout.trace.record import Trace
 from rollout.types import Policy, TurnSession
 
@@ -40,7 +40,7 @@ class Root(Leaf):
             snapshots=self._tree.restore,
             changed=self._group.changed,
         )
-        return RecordingWorld(session, self._tape), recording
+        return RecordingSession(session, self._tape), recording
 
 
 class Branching(Leaf):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
-from gateway.server_events import ServerEvents
-from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
+from gateway.types import Role, ToolResult, canonical_json
 from rollout.errors import Diverged
 from rollout.loop.difference import described, differences, excerpts
-from rollout.loop.tape import BranchingPoint, Tape, digest, made
+from rollout.loop.tape import AroundSession, BranchingPoint, Tape, digest, made
 from rollout.trace.record import Trace
 from rollout.types import Completion, Policy
 
@@ -33,7 +32,7 @@ class Branch:
         return self.tape.points[self.turn]
 
 
-class Replay:
+class Replay(AroundSession):
     """The recorded beginning of a branch, as its policy and its world.
 
     Until the branching point, the policy returns the recorded completions, and the world either sends the recorded
@@ -44,7 +43,8 @@ class Replay:
     """
 
     def __init__(self, branch: Branch, session: Session, policy: Policy, trace: Trace) -> None:
-        self._branch, self._session, self._policy, self._trace = branch, session, policy, trace
+        super().__init__(session)
+        self._branch, self._policy, self._trace = branch, policy, trace
         self._calls = self._generations = self._sent = 0
         self._skipped_replies = 0
         """Replies of the user that were not asked for again; the user's numbers are so much behind."""
@@ -97,10 +97,6 @@ class Replay:
 
     # As a world.
 
-    @property
-    def tools(self) -> Mapping[str, ToolDefinition]:
-        return self._session.tools
-
     async def call(self, name: str, arguments: Any) -> ToolResult:
         if self._arrived:
             return await self._session.call(name, arguments)
@@ -125,12 +121,6 @@ class Replay:
         self._sent += role is not Role.START
         result = await self._session.invoke(role, arguments, server=server)
         return self._compared(name, arguments, recorded, result)
-
-    def reveal(self, names: Iterable[str]) -> None:
-        self._session.reveal(names)
-
-    def drain_server_events(self) -> ServerEvents:
-        return self._session.drain_server_events()
 
     def _next(self, name: str, arguments: Any) -> ToolResult:
         """The recorded result of the call that comes next."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
-from uuid import uuid4
 
 import anyio
 import anyio.to_thread
@@ -139,11 +138,8 @@ def _kept(file: Path, rubric: RubricConfig) -> dict[str, int] | None:
 
 def _keep(file: Path, record: Mapping[str, Any]) -> None:
     """Raises RewardError where the file cannot be written."""
-    # A name of its own: siblings with equal conversations keep the same judgement, each in its thread.
-    partial = file.with_name(f"{file.name}.{uuid4().hex}.partial")
     try:
         make_private(file.parent)
-        write_private(partial, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
-        partial.replace(file)
+        write_private(file, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
     except OSError as error:
         raise RewardError(f"a judgement cannot be kept in {file.parent}: {error.strerror or error}") from error

@@ -131,15 +131,29 @@ class RecordingPolicy:
             return None
 
 
-class RecordingWorld:
-    """Hands calls on to a session, and puts them on the tape in the order in which they begin."""
+class AroundSession:
+    """Of a `TurnSession` around a session: what it hands on as it is."""
 
-    def __init__(self, session: Session, tape: Tape) -> None:
-        self._session, self._tape = session, tape
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     @property
     def tools(self) -> Mapping[str, ToolDefinition]:
         return self._session.tools
+
+    def reveal(self, names: Iterable[str]) -> None:
+        self._session.reveal(names)
+
+    def drain_server_events(self) -> ServerEvents:
+        return self._session.drain_server_events()
+
+
+class RecordingSession(AroundSession):
+    """Hands calls on to a session, and puts them on the tape in the order in which they begin."""
+
+    def __init__(self, session: Session, tape: Tape) -> None:
+        super().__init__(session)
+        self._tape = tape
 
     async def call(self, name: str, arguments: Any) -> ToolResult:
         # Entered before it is sent: the order of beginning is the order in which a branch repeats the calls.
@@ -151,12 +165,6 @@ class RecordingWorld:
         recorded = self._begin(f"{server}/{role}", arguments)
         recorded.result = await self._session.invoke(role, arguments, server=server)
         return recorded.result
-
-    def reveal(self, names: Iterable[str]) -> None:
-        self._session.reveal(names)
-
-    def drain_server_events(self) -> ServerEvents:
-        return self._session.drain_server_events()
 
     def _begin(self, name: str, arguments: Any) -> RecordedCall:
         recorded = RecordedCall(made=made(name, arguments))

@@ -17,6 +17,7 @@ _CALL: Message = _ANSWER | {
     "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}]
 }
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_KEY = "--tokenizer"
 _STAND_IN = "tool_{}_in_this_list"
 """Name of a tool that no prompt mentions by chance."""
 
@@ -81,20 +82,20 @@ class ChatTemplate:
         ConfigError: there is no tokenizer, or `tokenizers` or `jinja2` is not installed.
     """
 
-    def __init__(self, path: str | Path, *, key: str = "--tokenizer", chat_template: str | None = None) -> None:
-        self._path, self._key, self._given = Path(path), key, chat_template
+    def __init__(self, path: str | Path, *, chat_template: str | None = None) -> None:
+        self._path, self._given = Path(path), chat_template
         try:
             import jinja2  # noqa: F401  # asked for here, so that it is missing in one message with its remedy
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise _not_installed(error, key) from error
+            raise _not_installed(error, _KEY) from error
         file, remedy = self._path / "tokenizer.json", "name a directory with tokenizer.json"
         if not file.is_file():
-            raise ConfigError(f"no tokenizer in {str(path)!r}", key=key, remedy=remedy)
+            raise ConfigError(f"no tokenizer in {str(path)!r}", key=_KEY, remedy=remedy)
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(file))
         except Exception as error:  # the boundary of `tokenizers`, which raises the base class
-            raise ConfigError(f"cannot be read: {error}", file=file, key=key, remedy=remedy) from error
+            raise ConfigError(f"cannot be read: {error}", file=file, key=_KEY, remedy=remedy) from error
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class ChatTemplate:
         try:
             return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         except ValueError as error:
-            raise ConfigError(f"cannot be read: {error}", file=file, key=self._key) from error
+            raise ConfigError(f"cannot be read: {error}", file=file, key=_KEY) from error
 
     @cached_property
     def _template(self) -> Any:
@@ -122,7 +123,7 @@ class ChatTemplate:
         try:
             return None if text is None else compile_template(text)
         except (TemplateError, RecursionError) as error:
-            raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=self._key) from error
+            raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=_KEY) from error
 
     @property
     def has_template(self) -> bool:
@@ -163,7 +164,7 @@ class ChatTemplate:
         """
         if self._template is None:
             remedy = "name a model with chat_template.jinja"
-            raise ConfigError("has no chat template", file=self._path, key=self._key, remedy=remedy)
+            raise ConfigError("has no chat template", file=self._path, key=_KEY, remedy=remedy)
         try:
             return self._template.render(
                 messages=list(messages), tools=list(tools) or None, add_generation_prompt=continues, **self._special

@@ -10,9 +10,7 @@ from typing import Any
 from rollout.trace.record import Trace
 
 
-def template_check(
-    model: str, *, chat_template: str | None = None, trust_remote_code: bool = False
-) -> Callable[[Trace, Mapping[str, Any]], bool]:
+def template_check(model: str, *, chat_template: str | None = None) -> Callable[[Trace, Mapping[str, Any]], bool]:
     """Whether verl's `MultiTurnSFTDataset` yields a trace's ids and loss mask, with the tokenizer of `model`.
 
     Two differences are the template's own: tokens after the last end of a turn, and the newline that it writes after an
@@ -23,7 +21,7 @@ def template_check(
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
     from verl.utils.tokenizer.chat_template import extract_system_prompt_and_generation
 
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(model)
     if chat_template is not None:
         tokenizer.chat_template = chat_template
 

@@ -10,7 +10,7 @@ import structlog
 
 from gateway.errors import ConfigError
 from rollout.tokens.chat_template import check_tools_rendered, tool_turn
-from rollout.types import Message, ModelTokens
+from rollout.types import Message, ModelTokens, shared_beginning
 
 log = structlog.get_logger(__name__)
 
@@ -91,8 +91,7 @@ def parting(
 
 
 def _difference(tokens: ModelTokens, context: list[int], whole: list[int], what: str) -> str:
-    pairs = enumerate(zip(context, whole, strict=False))
-    at = next((at for at, (one, other) in pairs if one != other), min(len(context), len(whole)))
+    at = shared_beginning(context, whole)
     before, rolled, rendered = (tokens.decode(ids) for ids in (whole[max(0, at - 8) : at], context[at:], whole[at:]))
     return f"{what}: {before!r} is followed by {rolled[:SHOWN]!r} in a rollout, by {rendered[:SHOWN]!r} in the template"
 

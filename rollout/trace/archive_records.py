@@ -54,7 +54,7 @@ def record_of(row: Row, segments: list[Row]) -> Row:
         | {"step": -1 if row["step"] is None else row["step"]},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
         "strategy": json.loads(row["strategy"] or "{}"),
-        "control_text": row.get("control_text") or 0,  # archives made before it was counted lack it
+        "control_text": row["control_text"],
         "run": row["run"],
         "messages": messages,
         "earlier": earlier,

@@ -80,7 +80,7 @@ def entry_of_row(row: dict[str, Any]) -> Entry:
     # Null for a chain.
     strategy = StrategyRecord(**json.loads(row["strategy"] or "{}"))
     return _entry(
-        {name: row.get(name) for name in SELECTABLE},
+        {name: row[name] for name in SELECTABLE},
         strategy=strategy,
         completions=[generation["sampled"] for generation in row["generations"][strategy.shared_turns :]],
         thoughts=(

@@ -41,10 +41,10 @@ class Heartbeat:
     logged: the journal beside it raises.
     """
 
-    def __init__(self, directory: Path, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, directory: Path) -> None:
         self.progress = Progress()
         self._process = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
-        self._path, self._interval_s = directory / (self._process + SUFFIX), interval_s
+        self._path = directory / (self._process + SUFFIX)
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stale = False
@@ -68,7 +68,7 @@ class Heartbeat:
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is None or self._loop is not loop:  # the timers of an event loop end with it
-            self._loop, self._timer = loop, loop.call_later(self._interval_s, self._beat)
+            self._loop, self._timer = loop, loop.call_later(INTERVAL_S, self._beat)
 
     def _beat(self) -> None:
         self._timer = None
@@ -78,14 +78,12 @@ class Heartbeat:
             self._schedule()
 
     def _write(self) -> None:
-        beat = Beat(process=self._process, interval_s=self._interval_s, activity=self.progress.activity())
-        partial = self._path.with_name(self._path.name + ".partial")
+        beat = Beat(process=self._process, interval_s=INTERVAL_S, activity=self.progress.activity())
         try:
             # Before the first trace has ended, nothing else has made the directory.
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            # Readers look at any moment: replaced, the file is this one or the one before, and never half of one.
-            write_private(partial, beat.model_dump_json() + "\n")
-            partial.replace(self._path)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Readers look at any moment, and find this one or the one before.
+            write_private(self._path, beat.model_dump_json() + "\n")
         except OSError as error:
             log.warning("heartbeat not written", file=str(self._path), problem=error.strerror)
         self._is_stale = self.progress.in_flight > 0

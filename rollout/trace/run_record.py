@@ -15,7 +15,6 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -193,10 +192,7 @@ def write_run_record(directory: Path, record: RunRecord) -> str:
     make_private(directory)
     path = directory / f"{record.name}{SUFFIX}"
     if not path.exists():
-        # A name of its own: the processes of a run, and AReaL's threads, write the same record at the same time.
-        partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")
-        write_private(partial, _RECORD.dump_json(record, indent=2).decode() + "\n")
-        partial.replace(path)
+        write_private(path, _RECORD.dump_json(record, indent=2).decode() + "\n")
     return record.name
 
 

@@ -115,10 +115,10 @@ def _rounded_up(tokens: float) -> int:
 def _distribution(numbers: Sequence[float]) -> Distribution:
     ordered = sorted(numbers)
     return Distribution(
-        mean=fmean(ordered), median=_quantile(ordered, 0.5), p95=_quantile(ordered, 0.95), longest=ordered[-1]
+        mean=fmean(ordered), median=quantile(ordered, 0.5), p95=quantile(ordered, 0.95), longest=ordered[-1]
     )
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest value that at least this share of the values does not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)]

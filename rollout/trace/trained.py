@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gateway.private_files import make_private, private
+from gateway.private_files import make_private, private, replacing
 from rollout.trace.files import Skipped
 
 DIRECTORY = "trained"
@@ -125,10 +125,9 @@ def write_trained(directory: str | Path, step: int, segments: Iterable[TrainedSe
     masks = [pa.array(row.mask, pa.bool_()) for row in rows]
     for name in _NUMBERS:
         columns[name] = _trained(columns[name], masks)
-    partial = target.with_name(target.name + ".partial")
-    with open(partial, "wb", opener=private) as file:
+    with replacing(target) as partial, open(partial, "wb", opener=private) as file:
         pq.write_table(pa.table(columns, schema=_SCHEMA), file, **_OPTIONS)
-    return partial.replace(target)
+    return target
 
 
 def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanArray]) -> pa.ListArray:

@@ -6,10 +6,10 @@ import difflib
 import json
 import re
 from collections.abc import Iterator
-from itertools import takewhile
 
 from gateway.errors import ConfigError
 from rollout.trace.record import Trace
+from rollout.types import shared_beginning
 
 Line = tuple[int, str, str]
 """Turn from 0 (-1 for the prompt), kind of text, and one line of it."""
@@ -51,8 +51,7 @@ def difference(one: Trace, other: Trace) -> Iterator[str]:
         where = f"row {origin.row} sample {origin.sample}" + (f" step {origin.step}" if origin.step >= 0 else "")
         task = f"{trace.task.environment}/{trace.task.task}"
         yield f"{mark} {trace.id}  {task} {where} reward {score} {trace.stop_reason}"
-    pairs = zip(one.context, other.context, strict=False)
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = shared_beginning(one.context, other.context)
     yield f"the first {shared} of {len(one.context)} and {len(other.context)} ids are the same"
     before, after = ([f"{kind}: {line}" for _, kind, line in lines_of(trace)] for trace in (one, other))
     yield from list(difflib.unified_diff(before, after, lineterm=""))[2:]

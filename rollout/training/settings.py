@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -116,6 +116,20 @@ class TrainingSettings(BaseModel):
     """Replaces single keys of the environment's `filters`."""
     strategy: StrategyOverride = StrategyOverride()
     """Replaces single keys of the environment's `strategy`."""
+
+    def placed(self, environments_dir: Path) -> Self:
+        """With the directory of the environments, and absolute paths: workers may have another working directory.
+
+        Raises:
+            ConfigError: there is no such directory.
+        """
+        if not environments_dir.is_dir():
+            remedy = "name the directory with the environments' YAML files"
+            raise ConfigError(
+                f"no such directory: {environments_dir}", key=f"{self.key}.environments_dir", remedy=remedy
+            )
+        paths = {name: value.absolute() for name, value in self if isinstance(value, Path)}
+        return self.model_copy(update=paths | {"environments_dir": environments_dir.absolute()})
 
     def opened_replay(self) -> Replay | None:
         """The cassette to replay, read; None without one. Raises ConfigError where it cannot be read."""

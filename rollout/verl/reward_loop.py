@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import anyio
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART, Component
 from rollout.errors import RewardError
-from rollout.loop.components import WorldScore
-from rollout.loop.limits import cancellations
+from rollout.loop.components import WorldScore, users_reward
 from rollout.loop.reward import Judged, judged_messages
 from rollout.trace.record import Trace
 from rollout.verl.output import to_outputs
@@ -51,16 +48,8 @@ class VerlReward:
             "row": self.row,
         }
         row = {**self.row, "extra_info": {**self.row["extra_info"], EXTRA_KEY: handed}}
-        requests = cancellations()
-        try:
-            with anyio.fail_after(self.timeout_s):
-                await self.compute_score(outputs, kwargs=row)
-        except TimeoutError as error:
-            raise RewardError(f"verl's reward took longer than custom_reward_timeout_s={self.timeout_s:g}") from error
-        except (Exception, asyncio.CancelledError) as error:  # the boundary of a user's function, in another process
-            if isinstance(error, asyncio.CancelledError) and cancellations() > requests:
-                raise
-            raise RewardError(f"verl's reward raised {type(error).__name__}: {error}") from error
+        with users_reward("verl's reward", self.timeout_s, key="custom_reward_timeout_s"):
+            await self.compute_score(outputs, kwargs=row)
         value = _number(outputs[-1].reward_score)
         if value is None:
             raise RewardError(f"verl's reward is {outputs[-1].reward_score!r:.100}, which is not a finite number")

@@ -83,12 +83,7 @@ class Settings(TrainingSettings):
             directory = Path(resolve_config_path(str(settings.environments_dir)))
         except FileNotFoundError:
             directory = settings.environments_dir
-        if not directory.is_dir():
-            remedy = "name the directory with the environments' YAML files"
-            raise ConfigError(f"no such directory: {directory}", key=f"{KEY}.environments_dir", remedy=remedy)
-        # Workers may have another working directory.
-        paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
-        settings = settings.model_copy(update=paths | {"environments_dir": directory})
+        settings = settings.placed(directory)
         settings._asked = verls_reward(config)
         return settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +12,7 @@ from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.trained import TrainedSegment
+from rollout.types import shared_beginning
 from rollout.viewer.directory import Runs
 from rollout.viewer.filters import quoted
 
@@ -71,16 +72,12 @@ def compared(traces: Sequence[Trace]) -> dict[str, Any]:
 def _shared(sequences: Sequence[list[int]]) -> list[list[int]]:
     """Lengths of common beginnings. In sorted order, two share the least of what neighbours between them share."""
     order = sorted(range(len(sequences)), key=lambda index: sequences[index])
-    common = [_common(sequences[one], sequences[other]) for one, other in pairwise(order)]
+    common = [shared_beginning(sequences[one], sequences[other]) for one, other in pairwise(order)]
     matrix = [[len(sequence)] * len(sequences) for sequence in sequences]
     for place, index in enumerate(order):
         for other, least in zip(order[place + 1 :], accumulate(common[place:], min), strict=True):
             matrix[index][other] = matrix[other][index] = least
     return matrix
-
-
-def _common(one: list[int], other: list[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def advantage(trained: Iterable[TrainedSegment]) -> float | None:

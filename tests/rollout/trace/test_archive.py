@@ -218,11 +218,3 @@ def test_a_replayed_user_says_the_same_from_an_archive(tmp_path: Path) -> None:
     archive(journal)
     assert load_recordings(str(tmp_path))("t", 3) == said
     assert said.opening == "hé" and [reply.message for reply in said.replies] == ["bye"]
-
-
-def test_an_archive_from_before_spellings_were_counted_is_read(tmp_path: Path) -> None:
-    path, older = tmp_path / f"new{ARCHIVE_SUFFIX}", tmp_path / f"old{ARCHIVE_SUFFIX}"
-    trace = recorded_trace()
-    write_archive(path, [trace])
-    pq.write_table(pq.read_table(path).drop_columns(["control_text"]), older)
-    assert list(read_archive(older)) == [trace]

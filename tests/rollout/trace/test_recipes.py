@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published_schemas import schemas
 from trace_samples import recorded_trace
 
 from rollout.trace.archive import write_archive
 from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
-from rollout.trace.schemas import schemas
 from rollout.trace.store import TraceStore
 from rollout.trace.trained import TrainedSegment, write_trained
 
@@ -115,6 +115,6 @@ def test_polars_and_datasets_read_several_environments(directory: Path) -> None:
 
 
 def test_the_published_schemas_are_those_of_the_code() -> None:
-    """Made by `python -m rollout.trace.schemas docs/schemas`."""
+    """Made by `python tests/support/published_schemas.py docs/schemas`."""
     for name, text in schemas().items():
         assert (ROOT / "docs" / "schemas" / name).read_text() == text, name

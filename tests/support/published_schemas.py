@@ -1,6 +1,6 @@
 """Generate the published schemas of traces and cassettes.
 
-    python -m rollout.trace.schemas docs/schemas
+    python tests/support/published_schemas.py docs/schemas
 
 writes them; a test compares the files with the code.
 """
