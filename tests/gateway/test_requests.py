@@ -92,7 +92,7 @@ async def leased(
     in_process = transport in ("in_process", "in_lines")
     local = {"shop": shop(), **(servers or {})} if in_process else (servers or {})
     unused = {"factory": "unused:unused", "required": True, "call_timeout_s": 600}
-    entries: dict[str, Any] = {name: unused for name in local}
+    entries: dict[str, Any] = dict.fromkeys(local, unused)
 
     def connect(_: Any, name: str) -> Any:
         found = local.get(name)
