@@ -19,7 +19,7 @@ from statistics import fmean, median
 from rollout.evaluation.comparison import paired
 
 Pair = tuple[float, float]
-ROWS = (5, 8, 12, 20, 40, 100)
+ROWS = (5, 8, 12, 20, 40, 100, 200)
 
 
 def binary(before: float, after: float, samples: int = 1) -> Callable[[Random], Pair]:
@@ -54,6 +54,8 @@ POPULATIONS: dict[str, tuple[Callable[[Random], Pair], float]] = {
     "one row in ten gains 1": (sparse, 0.1),
     "normal": (noisy(lambda random: random.gauss(0.1, 0.3)), 0.1),
     "lognormal": (noisy(lambda random: random.lognormvariate(0, 0.8)), math.exp(0.32)),
+    "lognormal, a longer tail": (noisy(lambda random: random.lognormvariate(0, 1)), math.exp(0.5)),
+    "exponential": (noisy(lambda random: random.expovariate(1)), 1.0),
     "uniform": (noisy(lambda random: random.random()), 0.5),
 }
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 from mcp.server.mcpserver import MCPServer
@@ -18,7 +19,7 @@ from mcp_servers.kit import parser, serve
 from mcp_servers.kit.direct.http import serve_http
 from mcp_servers.kit.serve import address, door
 from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
-from mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
+from mcp_servers.user_simulator.live import AnswerPage, LiveUser, address_file, answer_questions, kept
 from mcp_servers.user_simulator.modelled import ModelledUser, Persona
 from mcp_servers.user_simulator.recordings import ReplayedUser, load_recordings
 from mcp_servers.user_simulator.scripted import Scenario
@@ -109,20 +110,27 @@ async def _serve_with_page(
 ) -> None:
     # Not by the kit's `serve`, which begins an event loop of its own: the page has to be in the server's.
     async with page.served(listening) as url:
-        # Standard output carries the protocol.
-        sys.stderr.write(f"the page for the user's answers is at {url}\n")
-        if http is None:
-            await server.run_stdio_async()
-        else:
-            await serve_http(server, None, door(server, http[0]), *http)
+        # Standard output carries the protocol, and a gateway may log standard error: the address is in a file.
+        with kept(url, listening.getsockname()[1]) as file:
+            sys.stderr.write(f"the address of the page for the user's answers is in {file}\n")
+            if http is None:
+                await server.run_stdio_async()
+            else:
+                await serve_http(server, None, door(server, http[0]), *http)
 
 
 def _answer(given: Sequence[str]) -> None:
     options = argparse.ArgumentParser(prog=f"python -m {PROGRAM} answer", description="The live user's page, here.")
-    options.add_argument("url", help="where the page is, for example http://127.0.0.1:8020")
+    options.add_argument("url", help="where the page is, for example http://127.0.0.1:8020, or its whole address")
     options.add_argument("--wait-s", type=float, default=3600, help="for a question (default: %(default)s)")
     read = options.parse_args(given)
-    sys.exit(answer_questions(read.url, wait_s=read.wait_s, given=sys.stdin, shown=sys.stdout))
+    url: str = read.url
+    try:
+        # Not of the command line, which every user of the machine can read.
+        url = url if "token=" in url else address_file(urlsplit(url).port or 80).read_text()
+    except (OSError, ValueError) as error:
+        options.error(f"no page of yours at {url}: {error}")
+    sys.exit(answer_questions(url, wait_s=read.wait_s, given=sys.stdin, shown=sys.stdout))
 
 
 _KINDS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import secrets
 import socket
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import anyio
@@ -19,8 +22,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
 from mcp_servers.user_simulator.modelled import Persona
@@ -63,7 +67,7 @@ class AnswerPage:
     """
 
     def __init__(self, *, wait_s: float) -> None:
-        self._wait_s = wait_s
+        self._wait_s, self._token = wait_s, secrets.token_urlsafe()
         self._questions: dict[str, _Question] = {}
         self._numbers = itertools.count(1)
         self._answered = 0
@@ -95,7 +99,7 @@ class AnswerPage:
 
     @asynccontextmanager
     async def served(self, listening: socket.socket) -> AsyncGenerator[str]:
-        """Serves the page on a bound socket until the block ends; yields its URL."""
+        """Serves the page on a bound socket until the block ends; yields its URL, which has the token."""
         host, port = listening.getsockname()[:2]
         # No access log: standard output may carry the protocol.
         config = uvicorn.Config(self.app([host, "localhost"]), log_config=None, ws="none", timeout_graceful_shutdown=1)
@@ -103,13 +107,13 @@ class AnswerPage:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listening])
             try:
-                yield f"http://{host}:{port}"
+                yield f"http://{host}:{port}/?token={self._token}"
             finally:
                 # The task group then waits for `serve`, which gives open requests a second.
                 server.should_exit = True
 
     def app(self, hosts: Sequence[str]) -> Starlette:
-        """The web application, for requests that name one of these hosts.
+        """The web application, for requests that name one of these hosts and have the token.
 
         Another site's page cannot answer: its requests have another host, or a content type for which browsers send
         a preflight request first.
@@ -119,7 +123,8 @@ class AnswerPage:
             Route("/questions", self._list),
             Route("/questions/{number}", self._answer, methods=["POST"]),
         ]
-        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+        own = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+        return Starlette(routes=routes, middleware=[own, Middleware(_WithToken, token=self._token)])
 
     async def _page(self, _: Request) -> Response:
         return HTMLResponse((files("mcp_servers.user_simulator") / "live.html").read_text(encoding="utf-8"))
@@ -161,6 +166,52 @@ class AnswerPage:
         self._answered += 1
         question.answered.set()
         return JSONResponse({})
+
+
+class _WithToken:
+    """Answers those who have the token: every user of this machine can reach the port.
+
+    The page's address has it as its query; it sets a cookie, which every request needs.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request, answer = Request(scope), self._app
+        # By port: browsers send a host's cookies to all its ports.
+        cookie = f"mcp-rollout-{scope['server'][1]}"
+        known, opened = (
+            secrets.compare_digest(given.get(name, "").encode(), self._token.encode())
+            for given, name in ((request.cookies, cookie), (request.query_params, "token"))
+        )
+        if not known:
+            answer = PlainTextResponse("Open the whole address, with its token.\n", status_code=403)
+        if not known and opened:
+            answer = RedirectResponse("/", 303)
+            answer.set_cookie(cookie, self._token, httponly=True, samesite="lax")
+        return await answer(scope, receive, send)
+
+
+def address_file(port: int) -> Path:
+    """Where the page on a port leaves its address, with the token, for the user who started it."""
+    return Path.home() / ".cache" / "mcp-rollout" / f"live-{port}.url"
+
+
+@contextmanager
+def kept(url: str, port: int) -> Generator[Path]:
+    """Keep a URL in its `address_file`, which no other user can read, as long as the block lasts."""
+    file = address_file(port)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as kept:
+        kept.write(url)
+    try:
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
 
 
 class _PageServer(uvicorn.Server):
@@ -215,14 +266,19 @@ class LiveUser:
 def answer_questions(url: str, *, wait_s: float, given: TextIO, shown: TextIO) -> int:
     """Answers the questions of an `AnswerPage` at a terminal: shows the oldest one, reads a line, sends it.
 
+    Args:
+        url: The page's whole address, with its token.
+
     Ends with `given`, or after `wait_s` seconds without a question. With a line that ends in `/leave` the user leaves.
 
     Returns:
         An exit status: 0, or 1 if there is no page at the URL.
     """
-    with httpx2.Client(base_url=url, timeout=10) as page:
+    place = url.partition("/?")[0]
+    with httpx2.Client(base_url=place, timeout=10) as page:
         asked = time.monotonic()
         try:
+            page.get(url)  # for the cookie
             while time.monotonic() - asked < wait_s:
                 questions: list[dict[str, Any]] = page.get("/questions").raise_for_status().json()
                 if not questions:
@@ -239,7 +295,7 @@ def answer_questions(url: str, *, wait_s: float, given: TextIO, shown: TextIO) -
                     shown.write(f"not sent: {sent.json().get('error')}\n")
                 asked = time.monotonic()
         except httpx2.HTTPError as error:
-            shown.write(f"no page for answers at {url}: {error}\n")
+            shown.write(f"no page for answers at {place}: {error}\n")
             return 1
     return 0
 

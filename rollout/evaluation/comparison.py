@@ -188,18 +188,18 @@ def _difference(before: float, after: float) -> float:
 
 
 def _interval(differences: Sequence[float], most: float) -> tuple[float, float] | None:
-    """Student's interval with two rows added: half a row each of plus and minus the largest difference, and one of 0.
+    """Student's interval, with twice the square of the largest difference added to their squared deviations.
 
-    Of successes with one trajectory in each run it is that of Agresti and Min (2005), with Student's quantile in place
-    of the normal one. Without the rows an interval is a point where all of a few rows differ by the same; where none
+    Without that it is a point where all of a few rows differ by the same, and misses the mean where few rows have none
+    of a long tail (Student's own holds the mean of costs like lognormal ones in 87% of samples of 5 rows). Where no row
     differs, they say nothing of how large a difference is.
     """
     rows, largest = len(differences), max(map(abs, differences))
     if rows < FEWEST_ROWS or not largest:
         return None
-    mean = math.fsum(differences) / (rows + 2)
-    squares = math.fsum(difference * difference for difference in differences) + largest * largest
-    half = _t_95(rows - 1) * math.sqrt((squares / (rows + 2) - mean * mean) / (rows + 2))
+    mean = fmean(differences)
+    squares = math.fsum((difference - mean) ** 2 for difference in differences) + 2 * largest * largest
+    half = _t_95(rows - 1) * math.sqrt(squares / (rows * (rows - 1)))
     return max(mean - half, -most), min(mean + half, most)
 
 

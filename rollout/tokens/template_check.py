@@ -45,7 +45,12 @@ def check_template(
     messages: list[Message] = list(prompt)
     with _refusal_as_config_error("the prompt", key):
         context = tokens.prompt(prompt, tools)
-    check_tools_rendered(lambda shown: tokens.decode(tokens.prompt(prompt, shown)), tools, key=key)
+
+    def render(shown: Sequence[Mapping[str, Any]]) -> str:
+        with _refusal_as_config_error("the prompt with tools of other names", key):
+            return tokens.decode(tokens.prompt(prompt, shown))
+
+    check_tools_rendered(render, tools, key=key)
     for answer, new, what in _turns(tools, has_user=has_user):
         context = tokens.completion(context, tokens.encode_completion(COMPLETION)).applied_to(context)
         messages.append(answer)

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import ray
 import structlog
+import torch
 from omegaconf import DictConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
@@ -210,6 +211,14 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
             # Also where the trajectory never began: its siblings may wait for it.
             if group is not None:
                 group.leave(int(row["session_id"]))
+
+    def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        # verl has the processor read the decoded ids, where a text that spells a placeholder would be one more image.
+        if self.processor is not None:
+            control = torch.tensor(list(self.tokenizer.added_tokens_decoder))
+            text = self.tokenizer.encode("\n", add_special_tokens=False)[-1]
+            input_ids = torch.where(torch.isin(input_ids, control), input_ids, text)
+        return super()._compute_multi_modal_inputs(output, input_ids)
 
 
 class MCPAgentLoopManager(AgentLoopManagerTQ):

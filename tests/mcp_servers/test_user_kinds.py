@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import httpx2
 import pytest
+from clock import Clock
 from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
@@ -82,6 +84,19 @@ async def replayed() -> AsyncIterator[MCPServer]:
     yield simulator(begin)
 
 
+@asynccontextmanager
+async def person_at(url: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """The client of a person who has opened the page's whole address."""
+    async with httpx2.AsyncClient(base_url=url.partition("/?")[0]) as person:
+        assert (await person.get(url)).status_code == 303
+        yield person
+
+
+def cookie_of(person: httpx2.AsyncClient) -> str:
+    ((name, value),) = person.cookies.items()
+    return f"{name}={value}"
+
+
 @dataclass
 class Person:
     """Answers every open question of an answer page over HTTP, with the number of the turn; leaves with the fourth."""
@@ -90,7 +105,7 @@ class Person:
     answered: list[str] = field(default_factory=list)
 
     async def work(self) -> None:
-        async with httpx2.AsyncClient(base_url=self.url) as client:
+        async with person_at(self.url) as client:
             while True:
                 for question in (await client.get("/questions")).json():
                     turn = sum(line["by"] == "assistant" for line in question["said"])
@@ -313,10 +328,10 @@ async def test_a_model_that_hangs_is_given_up_in_time() -> None:
                 assert "within 0.2 s" in refusal(await ask(client, "reply", seq=1, message="Tea?"))
 
 
-async def test_requests_of_other_conversations_do_not_use_up_the_time_of_one() -> None:
-    """Six take 0.3 s each, one after the other, and each has 1 s."""
-    model = Model(delay_s=0.3)
-    async with listening(model.app) as url, Client(modelled_by(url, timeout_s=1, max_concurrent=1)) as client:
+async def test_requests_of_other_conversations_do_not_use_up_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six take 20 s each, one after the other, and each has a minute."""
+    model = Model(pause=partial(Clock(monkeypatch).advance, 20))
+    async with listening(model.app) as url, Client(modelled_by(url, timeout_s=60, max_concurrent=1)) as client:
         texts: list[str] = []
 
         async def converse(trajectory: str) -> None:
@@ -395,10 +410,30 @@ def test_a_line_that_is_no_recording_is_named(text: str, tmp_path: Path) -> None
 
 async def with_question(check: Callable[[httpx2.AsyncClient, Client], Awaitable[None]], **options: Any) -> None:
     page = AnswerPage(wait_s=options.pop("wait_s", 20))
-    async with served(page) as url, httpx2.AsyncClient(base_url=url) as person:
+    async with served(page) as url, person_at(url) as person:
         async with Client(live_server(page, **options)) as client:
             await answer(client, "reset", task="x", seed=1)
             await check(person, client)
+
+
+async def test_another_user_of_the_machine_reads_no_question_and_answers_none() -> None:
+    page = AnswerPage(wait_s=600)
+    async with served(page) as url, person_at(url) as person, Client(live_server(page)) as client:
+        await answer(client, "reset", task="x", seed=1)
+        async with httpx2.AsyncClient(base_url=person.base_url) as other, anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, client, "start")
+            tasks.start_soon(partial(ask, client, "reply", seq=1, message="Which?"))
+            with anyio.fail_after(50):
+                while not (await person.get("/questions")).json():
+                    await anyio.lowlevel.checkpoint()
+            cookies = {f"mcp-rollout-{person.base_url.port}": "wrong"}
+            for path in ("/", "/questions", "/?token=wrong", "/questions?token=", "/?token=%C3%A9"):
+                for given in ({}, cookies):
+                    refused = await other.get(path, headers={"cookie": ";".join(f"{a}={b}" for a, b in given.items())})
+                    assert refused.status_code == 403 and "Which?" not in refused.text
+            assert (await other.post("/questions/1", json={"message": "Mine."})).status_code == 403
+            assert len((await person.get("/questions")).json()) == 1
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_person_who_does_not_answer_costs_a_bounded_wait() -> None:
@@ -412,24 +447,24 @@ async def test_a_person_who_does_not_answer_costs_a_bounded_wait() -> None:
     await with_question(check, wait_s=0.2)
 
 
-async def test_a_question_waits_while_the_person_answers_others() -> None:
-    """Four answers at intervals of 0.3 s, with a wait of 0.5 s."""
-    page = AnswerPage(wait_s=0.5)
-    async with served(page) as url, httpx2.AsyncClient(base_url=url) as person, Client(live_server(page)) as client:
+async def test_a_question_waits_while_the_person_answers_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four answers at intervals of 30 s, with a wait of 50 s."""
+    page, clock = AnswerPage(wait_s=50), Clock(monkeypatch)
+    async with served(page) as url, person_at(url) as person, Client(live_server(page)) as client:
         texts: list[str] = []
 
         async def converse(trajectory: str) -> None:
             await answer(client, "reset", trajectory, task="x", seed=1)
             texts.append((await answer(client, "reply", trajectory, seq=1, message="?"))["message"])
 
-        with anyio.fail_after(20):
-            async with anyio.create_task_group() as group:
-                for trajectory in "abcd":
-                    group.start_soon(converse, trajectory)
-                for _ in range(4):
-                    await anyio.sleep(0.3)
-                    question = (await person.get("/questions")).json()[0]
-                    await person.post(f"/questions/{question['id']}", json={"message": "Yes."})
+        async with anyio.create_task_group() as group:
+            for trajectory in "abcd":
+                group.start_soon(converse, trajectory)
+            while len(questions := (await person.get("/questions")).json()) < 4:
+                await anyio.lowlevel.checkpoint()
+            for question in questions:
+                await clock.advance(30)
+                await person.post(f"/questions/{question['id']}", json={"message": "Yes."})
         assert texts == ["Yes."] * 4
 
 
@@ -463,7 +498,8 @@ async def test_answers_come_from_the_served_page_only() -> None:
 async def test_a_question_takes_one_answer_also_of_two_that_arrive_together() -> None:
     body = b'{"message": "One."}'
     head = (
-        b"POST /questions/1 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        b"POST /questions/1 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"cookie: %s\r\ncontent-length: %d\r\n\r\n"
     )
 
     async def check(person: httpx2.AsyncClient, client: Client) -> None:
@@ -481,7 +517,7 @@ async def test_a_question_takes_one_answer_also_of_two_that_arrive_together() ->
                 async with await anyio.connect_tcp("127.0.0.1", port) as one:
                     async with await anyio.connect_tcp("127.0.0.1", port) as two:
                         for stream in (one, two):
-                            await stream.send(head % len(body) + body[:5])
+                            await stream.send(head % (cookie_of(person).encode(), len(body)) + body[:5])
                         await person.get("/questions")  # both are being read
                         await one.send(body[5:])
                         assert (await one.receive()).startswith(b"HTTP/1.1 200")
@@ -500,12 +536,16 @@ async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_w
             heard.extend(
                 [await answer(client, "reply", seq=seq, message=f"Question {seq}?\x1b[2J\u202e") for seq in (1, 2)]
             )
+            await answer(client, "reset", "next", task="x", seed=1)
+            await ask(client, "reply", "next", seq=1, message="?")  # for which there is no line any more
 
-        with anyio.fail_after(30):
+        url = f"{person.base_url}/?token={cookie_of(person).partition('=')[2]}"
+        at = partial(answer_questions, url, wait_s=60, given=given, shown=shown)
+        with anyio.fail_after(50):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(talk)
-                at = partial(answer_questions, str(person.base_url), wait_s=20, given=given, shown=shown)
                 assert await anyio.to_thread.run_sync(at, abandon_on_cancel=True) == 0
+                tasks.cancel_scope.cancel()
 
     await with_question(check, persona=PERSONA)
     assert heard == [{"message": "Green.", "done": False}, {"message": "That is all.", "done": True}]
@@ -519,10 +559,15 @@ async def test_a_live_user_is_served_over_stdio_beside_the_page(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = f"127.0.0.1:{free.getsockname()[1]}"
     live = ["live", "--personas", str(tmp_path / "personas.json"), "--page", place]
-    program = StdioServerParameters(command=sys.executable, args=["-m", "mcp_servers.user_simulator", *live])
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    arguments = ["-m", "mcp_servers.user_simulator"]
+    program = StdioServerParameters(command=sys.executable, args=[*arguments, *live], env=environment)
     with anyio.fail_after(90):
         async with Client(program) as client, anyio.create_task_group() as tasks:
             await answer(client, "reset", task="x", seed=1)
-            tasks.start_soon(Person(f"http://{place}").work)
+            (file,) = (tmp_path / ".cache" / "mcp-rollout").iterdir()
+            assert file.read_text().startswith(f"http://{place}/?token=") and file.stat().st_mode & 0o777 == 0o600
+            tasks.start_soon(Person(file.read_text()).work)
             assert (await answer(client, "reply", seq=1, message="Well?"))["message"] == "turn 1"
             tasks.cancel_scope.cancel()
+    assert not file.exists()

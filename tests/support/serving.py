@@ -76,8 +76,8 @@ async def serving(server: MCPServer, transport: str) -> AsyncIterator[dict[str, 
 class Model:
     """A chat endpoint that answers every request with its last message in capitals."""
 
-    def __init__(self, *, delay_s: float = 0) -> None:
-        self.delay_s = delay_s
+    def __init__(self, *, delay_s: float = 0, pause: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.delay_s, self.pause = delay_s, pause
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.status = 200
@@ -90,7 +90,7 @@ class Model:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
-        await anyio.sleep(self.delay_s)
+        await (self.pause() if self.pause else anyio.sleep(self.delay_s))
         if self.status != 200:
             return JSONResponse({"error": "no"}, status_code=self.status)
         text = body["messages"][-1]["content"].upper()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -232,21 +233,25 @@ async def test_what_differs_between_fresh_leases_is_named() -> None:
     assert (report.determinism.called, report.determinism.differing) == (("pid", "echo"), ("pid",))
 
 
-def stopped(argument: str) -> bool:
-    """Whether a program with such an argument was stopped by a signal."""
-    for directory in Path("/proc").glob("[0-9]*"):
+def stopped() -> bool:
+    """Whether a process that this one has started, or one that those have, was stopped by a signal."""
+    parents, halted = dict[int, int](), set[int]()
+    for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            if argument.encode() in (directory / "cmdline").read_bytes().split(b"\0"):
-                if (directory / "stat").read_text().rpartition(")")[2].split()[0] == "T":
-                    return True
+            state, parent = file.read_text().rpartition(")")[2].split()[:2]
+            pid = int(file.parent.name)
+            parents[pid] = int(parent)
+            halted |= {pid} if state == "T" else set()
+    while halted:
+        if os.getpid() in halted:
+            return True
+        halted = {parents[pid] for pid in halted if pid in parents}
     return False
 
 
-async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Clock(monkeypatch).passing(9, whenever=lambda: stopped(str(tmp_path))):
-        report = await report_on(mini("echo", str(tmp_path)), hang_timeout_s=9)
+async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Clock(monkeypatch).passing(9, whenever=stopped):
+        report = await report_on(mini("echo"), hang_timeout_s=9)
     assert report.hung is not None and report.hung.well and "ended after 9 s" in report.hung.said
     assert report.killed is not None and report.killed.well
     assert report.start is not None and report.start.n >= 3 and report.call is not None and report.call.n == 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from worlds import environment, opened, task
 from gateway.leases.session import Session
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.task import Origin
-from rollout.formats import hermes
+from rollout.formats import find_format, hermes
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import StopReason, Trace
@@ -147,6 +148,33 @@ async def test_texts_that_spell_placeholders_and_markers_beside_an_image_are_tex
     # verl has the processor read the decoded trajectory again, without special tokens, to make its inputs.
     text = tokenizer.decode(shown[1], skip_special_tokens=True)
     assert len(processor(text=[text], images=[from_png("red")])["input_ids"]) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("spelled", [["<|image_pad|>"] * 2, ["<|image_", "pad|><|image_", "pad|>"]])
+async def test_what_spells_placeholders_with_ordinary_tokens_is_no_image_for_verl(
+    parts: tuple[Any, Any], spelled: list[str]
+) -> None:
+    """As a policy may sample them, or two blocks of a message hold them together."""
+    import torch
+
+    from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of
+    from rollout.verl.agent_loop import MCPAgentLoopWorker
+
+    tokenizer, processor = parts
+    worker: Any = object.__new__(MCPAgentLoopWorker)
+    worker.tokenizer, worker.processor = tokenizer, processor
+    pictures = [from_png("red"), from_png("blue")]
+    text = "<|vision_start|><|image_pad|><|vision_end|>" * len(pictures)
+    pieces = TextTokenizer(tokenizer, control_text_of(tokenizer, find_format("hermes", key="k")))
+    ids = list(processor(text=[text], images=pictures)["input_ids"][0])
+    words = [id for each in spelled * 2 for id in pieces.encode_text(pieces.control.mark(each))]
+    assert not set(words) & set(ids) and "<|image_pad|>" in tokenizer.decode(words)
+    output: Any = SimpleNamespace(multi_modal_data={"images": pictures}, mm_processor_kwargs={})
+    plain, found = (
+        worker._compute_multi_modal_inputs(output, torch.tensor([each])) for each in (ids, [*words, *ids, *words])
+    )
+    assert all(torch.equal(found[name], plain[name]) for name in ("pixel_values", "image_grid_thw", "images_seqlens"))
 
 
 def from_png(color: str) -> Any:

@@ -104,6 +104,7 @@ def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> 
         ("m.role == 'tool'", "a tool's answer"),
         ("m.role == 'tool' and loop.previtem is defined and loop.previtem.role == 'tool'", "two tools' answers"),
         ("m.role == 'user' and not loop.last", None),
+        ("tools and tools[0].function.name != 'note'", "the prompt with tools of other names"),
     ],
 )
 def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: str, what: str | None) -> None:
