@@ -161,15 +161,18 @@ def test_no_files_and_no_packages_import_each_other() -> None:
 
 def test_chains_of_imports_are_short() -> None:
     assert circles(graph()) == [], "no chain within a circle is the longest"
-    gateway = {each: needed for each, needed in graph().items() if each.split(".")[0] == "gateway"}
+    own = {each for each in graph() if each.split(".")[0] == "gateway"}
+    gateway = {each: graph()[each] & own for each in own}
     assert len(chain := longest_chain(gateway)) <= GATEWAY_DEPTH, chain
     assert len(chain := longest_chain(graph())) <= PRODUCT_DEPTH, chain
 
 
 def test_no_import_is_for_types_alone() -> None:
+    # But in the package's own file, whose names are loaded when they are asked for: the table there counts as imports.
     hidden = [
         f"{module} imports {ast.unparse(node)}"
         for module, path in MODULES.items()
+        if module != "gateway"
         for test in ast.walk(ast.parse(path.read_text()))
         if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
         for node in ast.walk(test)
@@ -259,8 +262,11 @@ def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> N
 
 def test_the_wire_imports_little_and_more_than_one_side_imports_each_of_its_modules() -> None:
     paths = [path for path in modules("mcp_wire") if path.stem != "__init__"]
-    allowed = {"mcp_types", "mcp_wire", "pydantic_core", "httptools", *sys.stdlib_module_names}
-    assert {top.split(".")[0] for path in paths for top in imports(path)} <= allowed
+    allowed = {"mcp_types", "mcp_wire", "pydantic_core", *sys.stdlib_module_names}
+    # uvicorn, whose parser is httptools, and what speaks with chat APIs.
+    beside = {"http_server": {"uvicorn"}, "http_request": {"uvicorn"}, "chat_api": {"httpx2", "pydantic"}}
+    for path in paths:
+        assert {top.split(".")[0] for top in imports(path)} <= allowed | beside.get(path.stem, set()), path.name
     # `serve` beside the rest of the gateway: its clients are others than the servers that it connects.
     sides: dict[str, set[str]] = {path.stem: set() for path in paths}
     for package in ("gateway", "mcp_servers", "rollout"):
