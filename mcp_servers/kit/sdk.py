@@ -32,9 +32,7 @@ is_known = INSTALLED.startswith(KNOWN)
 def warn_of_unknown() -> None:
     """Say once in a process which release of mcp is not known, and what that costs."""
     known = " or ".join(f"{each}x" for each in KNOWN)
-    log.warning(
-        "mcp %s is not known here (%s is): it serves all calls, at up to 20 times the CPU time", INSTALLED, known
-    )
+    log.warning("mcp %s is not known (%s is): it serves all calls, at up to 20 times the CPU time", INSTALLED, known)
 
 
 def lowlevel_of(server: MCPServer) -> Server[Any]:

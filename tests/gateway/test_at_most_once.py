@@ -206,8 +206,11 @@ async def test_a_foreign_http_transport_words_faults_as_if_the_server_had_answer
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("scope", ["shared", "process"])
-async def test_over_stdio_no_call_runs_twice_that_may_do_harm(scope: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scope", "known"), [("shared", True), ("process", True), ("shared", False)])
+async def test_over_stdio_no_call_runs_twice_that_may_do_harm(
+    scope: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.sdk.is_known", known)  # of a release of mcp that is not, the public calls are used
     found = await storm_over_stdio(150, tmp_path, seed=scope, scope=scope)
     assert found["result"] and found["delivery_unknown"] and found["error result"], found
     # A process of a trajectory's own takes its state along, and no call is sent to another one.

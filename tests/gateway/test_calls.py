@@ -30,11 +30,14 @@ def gateway(*servers: MCPServer, **entry: Any) -> Gateway:
 SERVED: dict[str, Callable[[MCPServer], Any]] = {"here": lambda server: server}
 
 
-@pytest.fixture(params=["served by the SDK", "served in lines"], autouse=True)
-def both_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test here runs over both ways of calling a server in this process."""
-    if request.param == "served in lines":
+@pytest.fixture(params=["served by the SDK", "served in lines", "served in lines, of an unknown mcp"], autouse=True)
+def every_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test here runs over every way of calling a server in this process."""
+    if request.param != "served by the SDK":
         monkeypatch.setitem(SERVED, "here", InProcess)
+    if "unknown" in request.param:
+        monkeypatch.setattr("gateway.sdk.is_known", False)
+        monkeypatch.setattr("mcp_servers.kit.sdk.is_known", False)
 
 
 async def test_results_come_back_in_every_kind_of_content() -> None:

@@ -9,7 +9,6 @@ the SDK shapes all others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, cast
 
@@ -39,7 +38,7 @@ from opentelemetry import trace
 from pydantic import ValidationError
 
 from mcp_servers.kit import sdk
-from mcp_servers.kit.direct.tools import DirectTools, OrdinaryResult, is_plain, word_failure
+from mcp_servers.kit.direct.tools import DirectTools, OrdinaryResult, handing_over, is_plain
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})
@@ -52,8 +51,6 @@ _WITHOUT_SPANS = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 """Providers that record nothing."""
 _STOCK = [*(type(each) for each in Server("stock").middleware), RequestStateBoundary]
 """The SDK's own middleware around each message."""
-_RESULT: ContextVar[HandlerResult | None] = ContextVar("_RESULT", default=None)
-"""Of a tool that has run, for the SDK to shape."""
 _SEEN = 8
 """Number of client envelopes that are remembered as valid."""
 
@@ -96,11 +93,6 @@ class DirectCalls:
         self._tools = DirectTools(server)
         self._lowlevel = sdk.lowlevel_of(server)
         self._lowlevel.middleware.insert(0, self._observe)
-        entry = self._lowlevel.get_request_handler("tools/call")
-        assert entry is not None  # every `MCPServer` has one
-        self._sdk_handler = entry.handler
-        self._lowlevel.add_request_handler("tools/call", CallToolRequestParams, self._handle)
-        self._entry = self._lowlevel.get_request_handler("tools/call")
         # A list, since capabilities are objects, which have no hash; a few clients share a server.
         self._envelopes: list[tuple[Any, ...]] = []
         self._lifespan_state: Any = None
@@ -155,9 +147,9 @@ class DirectCalls:
         context = DirectContext(params, version, self._lifespan_state, channel, connection, find_request)
         modern = version in MODERN_PROTOCOL_VERSIONS
         has_known_form = modern or version in _SHAPED_ALIKE
-        tool = self._tools.get(params["name"], self._sdk_handler) if has_known_form else None
+        tool = self._tools.get(params["name"], self._handler) if has_known_form else None
         if tool is None:
-            result = await self._sdk_handler(context, _typed(params))
+            result = await self._handler(context, _typed(params))
         else:
             try:
                 arguments: dict[str, Any] = params.get("arguments") or {}
@@ -165,13 +157,19 @@ class DirectCalls:
             except MCPError:
                 raise
             except Exception as failure:  # the boundary of a tool: what it raises is its answer
-                result = await word_failure(failure, context, _typed(params))
+                with handing_over(failure):
+                    result = await self._handler(context, _typed(params))
         shaped = _ordinary(result, modern=modern) if has_known_form else None
         if shaped is None:
             return await self._shaped_by_sdk(params, connection(), channel, result)
         if modern:
             shaped["_meta"] = {SERVER_INFO_META_KEY: self._server_info}
         return shaped
+
+    @property
+    def _handler(self) -> Any:
+        entry = self._lowlevel.get_request_handler("tools/call")
+        return entry.handler if entry is not None else None
 
     @cached_property
     def _server_info(self) -> dict[str, Any]:
@@ -186,9 +184,9 @@ class DirectCalls:
         """Whether the SDK would do nothing beyond its own: no middleware was added, and nothing records spans."""
         middleware = self._lowlevel.middleware
         return (
-            # After `_observe`. Anything added wants to see every call, and so does a handler in place of `_handle`.
+            # After `_observe`; anything added wants to see every call.
             [type(each) for each in middleware[1:]] == _STOCK
-            and self._lowlevel.get_request_handler("tools/call") is self._entry
+            and self._tools.takes(self._handler)
             and type(trace.get_tracer_provider()) in _WITHOUT_SPANS
         )
 
@@ -210,20 +208,13 @@ class DirectCalls:
         self._envelopes = [*self._envelopes[1 - _SEEN :], envelope]
         return True
 
-    async def _handle(self, ctx: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> HandlerResult:
-        ready = _RESULT.get()
-        return ready if ready is not None else await self._sdk_handler(ctx, params)
-
     async def _shaped_by_sdk(
         self, params: dict[str, Any], connection: Connection, channel: DispatchContext[Any], result: HandlerResult
     ) -> dict[str, Any]:
         """Any result as the SDK shapes it, with its middleware: a question to the client has its state sealed."""
         runner = ServerRunner(self._lowlevel, connection, self._lifespan_state)
-        token = _RESULT.set(result)
-        try:
+        with handing_over(result):
             return await runner.on_request(channel, "tools/call", params)
-        finally:
-            _RESULT.reset(token)
 
 
 def as_call(message: Any) -> dict[str, Any] | None:

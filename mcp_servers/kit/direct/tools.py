@@ -6,23 +6,24 @@ outcome is the same: the tool's context, the conversion of arguments, and the co
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple, cast, get_args
 
 import pydantic_core
-from mcp.server.context import HandlerResult, ServerRequestContext
+from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Audio, Context, Image, MCPServer
 from mcp.server.mcpserver.tools.base import Tool
 from mcp.server.mcpserver.tools.tool_manager import ToolManager
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
-from mcp_types import CallToolRequestParams, CallToolResult, ContentBlock, InputRequiredResult
+from mcp_types import CallToolResult, ContentBlock, InputRequiredResult
 from pydantic import BaseModel, TypeAdapter
 
 from mcp_servers.kit import sdk
 
-_FAILURE: ContextVar[Exception] = ContextVar("_FAILURE")
+_OUTCOME: ContextVar[Any] = ContextVar("_OUTCOME", default=None)
 _NOT_TAKEN = Context()
 _SHAPED = (*get_args(ContentBlock), Image, Audio, CallToolResult, InputRequiredResult, str, list, tuple)
 """Types, with their subclasses, that the SDK does not write as JSON text."""
@@ -40,22 +41,23 @@ class DirectTools:
 
     def __init__(self, server: MCPServer) -> None:
         self._server = server
+        self._is_stock = type(server) is MCPServer and "call_tool" not in vars(server)
+        self._call_tool, self._call_or_outcome = server.call_tool, self._call
+        server.call_tool = self._call_or_outcome
         self._direct: dict[str, tuple[Tool, FuncMetadata, Tool]] = {}
 
-    def get(self, name: str, handler: Any) -> Tool | None:
-        """The tool to run for a call; None where the SDK's handler has to.
+    def takes(self, handler: Any) -> bool:
+        """Whether a handler of `tools/call` only runs the tool; with extensions, or in a subclass, it does more."""
+        return (
+            self._is_stock
+            and getattr(handler, "__self__", None) is self._server
+            and self._server.call_tool is self._call_or_outcome
+        )
 
-        Args:
-            handler: Registered for `tools/call`; with extensions, or in a subclass, it does more than run the tool.
-        """
-        server, manager = self._server, sdk.tools_of(self._server)
-        if (
-            type(server) is not MCPServer
-            or type(manager) is not ToolManager
-            or getattr(handler, "__self__", None) is not server
-            or "call_tool" in vars(server)
-            or "call_tool" in vars(manager)
-        ):
+    def get(self, name: str, handler: Any) -> Tool | None:
+        """The tool to run for a call; None where the SDK's handler has to."""
+        manager = sdk.tools_of(self._server)
+        if not self.takes(handler) or type(manager) is not ToolManager or "call_tool" in vars(manager):
             return None
         tool = manager.get_tool(name)
         if type(tool) is not Tool:
@@ -68,10 +70,27 @@ class DirectTools:
         self._direct[name] = tool, tool.fn_metadata, direct
         return direct
 
+    async def _call(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> Any:
+        """In place of the server's own: the SDK's handler gets what `handing_over` says."""
+        outcome = _OUTCOME.get()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return await self._call_tool(name, arguments, context) if outcome is None else outcome
+
     def context(self, tool: Tool, request_context: ServerRequestContext[Any, Any]) -> Context:
         """The tool's context; an empty one for a tool that takes none."""
         taken = tool.context_kwarg is not None or tool.resolved_params
         return sdk.context_of(self._server, request_context) if taken else _NOT_TAKEN
+
+
+@contextmanager
+def handing_over(outcome: Any) -> Generator[None]:
+    """Let the SDK word, log and shape what a tool has returned or raised, in place of running it."""
+    token = _OUTCOME.set(outcome)
+    try:
+        yield
+    finally:
+        _OUTCOME.reset(token)
 
 
 class DirectMetadata:
@@ -144,30 +163,6 @@ def _add_texts(value: Any, content: list[dict[str, Any]]) -> bool:
 @lru_cache(maxsize=256)
 def _is_shaped(kind: type) -> bool:
     return issubclass(kind, _SHAPED)
-
-
-class _Raising(MCPServer):
-    """A server of which every call ends as the tool did."""
-
-    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> Any:
-        raise _FAILURE.get()
-
-
-@cache
-def _raising_handler() -> Any:
-    entry = sdk.lowlevel_of(_Raising("raising")).get_request_handler("tools/call")
-    return entry.handler if entry is not None else None
-
-
-async def word_failure(
-    failure: Exception, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
-) -> HandlerResult:
-    """The SDK's answer to a call whose tool raised `failure`, and its line in the log."""
-    token = _FAILURE.set(failure)
-    try:
-        return await _raising_handler()(context, params)
-    finally:
-        _FAILURE.reset(token)
 
 
 def is_plain(value: Any) -> bool:
