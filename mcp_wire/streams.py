@@ -61,7 +61,8 @@ class Inbox(OpenStream, Generic[T]):
     def hold(self, hold: bool) -> None:
         """Pause the source for another reason, or end that."""
         self._held = hold
-        self._pause()
+        if hold is not self._paused:
+            self._pause()
 
     def _pause(self) -> None:
         wanted, source = self._full or self._held, self.source

@@ -29,24 +29,6 @@ class HttpAnswer:
         limit: Bytes of the body. An answer that announces more is refused before any of them is read.
     """
 
-    __slots__ = (
-        "_content_type",
-        "_first",
-        "_informational",
-        "_limit",
-        "_parser",
-        "_reason",
-        "_size",
-        "_spare",
-        "_until_close",
-        "body",
-        "complete",
-        "encoding",
-        "headers",
-        "reusable",
-        "status",
-    )
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.status = 0

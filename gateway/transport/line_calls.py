@@ -71,18 +71,14 @@ class LineCalls(OwnChannel):
     def read(self, line: bytes | Oversize) -> None:
         """Take a line of the server; a bad one affects no other."""
         if isinstance(line, Oversize):
-            self._refuse(line)
-        elif line.strip():
-            self._accept(line)
-
-    def _accept(self, line: bytes) -> None:
+            return self._refuse(line)
         # Answers to calls go straight to their callers; all other messages are validated and go to mcp or to the link.
         found = read_line(line)
         if found is not None and self._answer(found):
             return
         message = parse_message(found) if found is not None else None
         if message is None:
-            if not self._link.stray:
+            if line.strip() and not self._link.stray:
                 self._link.stray = self._link.redact(line.decode("utf-8", "replace"))[:80]
                 log.warning("lines.garbage", server=self._server, begins=self._link.stray)
         elif self._link.is_for_mcp(message):

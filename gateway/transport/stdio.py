@@ -147,10 +147,9 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._reading = False
         for _ in range(min(_LINES_AT_ONCE, len(self._lines))):
             self._calls.read(self._lines.popleft())
-        # A callback, not a task: lines keep their order, and other tasks run between two batches.
-        # The inbox pauses the pipe as well, for a session that falls behind.
         self._calls.inbox.hold(len(self._lines) > _LINES_HIGH)
         if self._lines:
+            # A callback, not a task: lines keep their order, and other tasks run between two batches.
             self._reading = True
             asyncio.get_running_loop().call_soon(self._read_lines)
         elif self._end_after_lines:
