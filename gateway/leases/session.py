@@ -279,13 +279,11 @@ class Session:
         events: ServerEvents | None = None,
         raw: RawAnswer | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
-        return self._sending.send(OutgoingCall(tool, arguments, timeout_s, partial(self._in_flight, tool, events, raw)))
-
-    def _in_flight(self, tool: ToolDefinition, events: ServerEvents | None, raw: RawAnswer | None) -> InFlightCall:
         nested, answerers = tool.role is Role.ELICIT, self._answerers
         if nested:  # the tool that answers for the user cannot ask the user itself
             answerers = {kind: each for kind, each in answerers.items() if kind is not RequestKind.ELICITATION}
-        return InFlightCall(
+        in_flight = partial(
+            InFlightCall,
             server=tool.server,
             tool=tool.name,
             trajectory=self.trajectory,
@@ -296,3 +294,4 @@ class Session:
             nested=nested,
             raw=raw,
         )
+        return self._sending.send(OutgoingCall(tool, arguments, timeout_s, in_flight))

@@ -6,41 +6,31 @@ anything, goes on while mcp's server takes its HTTP request over and opens a str
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_REQUEST
 
-from gateway.connection.relay import ErrorAnswer, Json, Relay
-from gateway.errors import GatewayError
+from gateway.connection.relay import ErrorAnswer, Json
 from gateway.serve.bearers import Refused
-from gateway.serve.client_relay import ClientRelay
-from gateway.serve.client_world import DEFECT
+from gateway.serve.client_relay import Begin, ClientRelay, PassedRequest
 from gateway.serve.config import ServeConfig
-
-log = structlog.get_logger(__name__)
 
 _MOST_WAITING = 1000
 
-Begin = Callable[[Relay], Awaitable[Json]]
-"""Begins the call, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
 
-
-class RunningCall:
+class RunningCall(PassedRequest):
     """One call. As a `Relay` it keeps what the server sends until the client has a stream for it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._waiting: list[tuple[str, Mapping[str, Any]]] = []
-        self._relay: ClientRelay | None = None
         self._streamed, self._ended = anyio.Event(), anyio.Event()
         self.settled = anyio.Event()
         """Set when it has ended, or needs a stream."""
-        self.scope = anyio.CancelScope()
-        self._outcome: Json | ErrorAnswer | GatewayError | None = None
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """As `Relay.notify`."""
@@ -60,19 +50,9 @@ class RunningCall:
             raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client took no stream for {method}"})
         return await self._relay.request(method, params)
 
-    async def run(self, begin: Begin) -> None:
-        """Run it to its end, and keep the outcome for a while."""
-        try:
-            with self.scope:
-                self._outcome = await begin(self)
-        except (ErrorAnswer, GatewayError) as error:
-            self._outcome = error
-        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this call
-            log.exception("serve.request_failed", method="tools/call")
-            self._outcome = ErrorAnswer(DEFECT)
-        finally:
-            self._ended.set()
-            self.settled.set()
+    def _over(self) -> None:
+        self._ended.set()
+        self.settled.set()
 
     @property
     def answered(self) -> bool:

@@ -6,24 +6,16 @@ The server's call goes on while its client gathers the answer, and the client's 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
-from gateway.connection.relay import ErrorAnswer, Json, Relay
-from gateway.errors import GatewayError
-from gateway.serve.client_relay import ClientRelay
-from gateway.serve.client_world import DEFECT
-
-log = structlog.get_logger(__name__)
-
-Begin = Callable[[Relay], Awaitable[Json]]
-"""Begins the request, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
+from gateway.connection.relay import ErrorAnswer, Json
+from gateway.serve.client_relay import Begin, ClientRelay, PassedRequest
 
 
 @dataclass(eq=False, slots=True)
@@ -33,19 +25,17 @@ class _Question:
     answer: Json = field(default_factory=dict[str, Any])
 
 
-class ParkedRequest:
+class ParkedRequest(PassedRequest):
     """One request whose server may ask. As a `Relay` it keeps the server's requests for the client's next result."""
 
     def __init__(self, answer_s: float) -> None:
+        super().__init__()
         self.token = secrets.token_urlsafe(12)
         """Of the questions that are open; each round has another one."""
-        self.scope = anyio.CancelScope()
         self._answer_s = answer_s
         self._questions: dict[str, _Question] = {}
         self._asked = 0
-        self._relay: ClientRelay | None = None
         self._changed = anyio.Event()
-        self._outcome: Json | ErrorAnswer | GatewayError | None = None
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """As `Relay.notify`; dropped while the client has no request under way."""
@@ -67,18 +57,8 @@ class ParkedRequest:
         self._questions.pop(key, None)
         raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"no answer to {method} within {self._answer_s:g} s"})
 
-    async def run(self, begin: Begin) -> None:
-        """Run it to its end."""
-        try:
-            with self.scope:
-                self._outcome = await begin(self)
-        except (ErrorAnswer, GatewayError) as error:
-            self._outcome = error
-        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this one
-            log.exception("serve.request_failed")
-            self._outcome = ErrorAnswer(DEFECT)
-        finally:
-            self._changed.set()
+    def _over(self) -> None:
+        self._changed.set()
 
     async def next(self, relay: ClientRelay, responses: Mapping[str, Any]) -> Json:
         """Take the client's answers; returns the result, or the server's questions that are open."""

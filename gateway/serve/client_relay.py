@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -10,10 +10,10 @@ import structlog
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.shared.dispatcher import Outbound
-from mcp_types import INVALID_REQUEST, ClientCapabilities
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ClientCapabilities
 
 from gateway import sdk
-from gateway.connection.relay import ErrorAnswer, Json
+from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import GatewayError
 
 log = structlog.get_logger(__name__)
@@ -106,6 +106,41 @@ class ClientRelay:
         with self._receive:
             async for method, params in self._receive:
                 await self._channel.notify(method, params)
+
+
+Begin = Callable[[Relay], Awaitable[Json]]
+"""Begins a request, with the way back to its client. Raises `ErrorAnswer`, `GatewayError`."""
+_DEFECT: Json = {"code": INTERNAL_ERROR, "message": "the request failed within this server; its log has more"}
+
+
+class PassedRequest(Relay):
+    """A client's request that runs in a task of the server's, and may outlive the HTTP request that began it.
+
+    It is the way back to the stream that its client has at the moment.
+    """
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self._relay: ClientRelay | None = None
+        self._outcome: Json | ErrorAnswer | GatewayError | None = None
+        """None until it has ended, and where it was cancelled."""
+
+    async def run(self, begin: Begin) -> None:
+        """Run it to its end, and keep the outcome."""
+        try:
+            with self.scope:
+                self._outcome = await begin(self)
+        except (ErrorAnswer, GatewayError) as error:
+            self._outcome = error
+        except Exception:  # boundary: this task shares its group with every lease; a server's odd result ends this one
+            log.exception("serve.request_failed")
+            self._outcome = ErrorAnswer(_DEFECT)
+        finally:
+            self._over()
+
+    def _over(self) -> None:
+        """It has ended: wake what waits for it."""
+        raise NotImplementedError
 
 
 def relay_of(context: ServerRequestContext[Any, Any]) -> ClientRelay:

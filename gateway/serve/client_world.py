@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Any, cast
 
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
+from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
 from gateway.errors import GatewayError
@@ -30,8 +30,6 @@ _SEPARATOR = "__"
 
 MOST_ROUNDS = 10
 """How often a server may come back with a question."""
-
-DEFECT: Json = {"code": INTERNAL_ERROR, "message": "the request failed within this server; its log has more"}
 
 
 def error_of(error: ErrorAnswer | GatewayError) -> Json:
