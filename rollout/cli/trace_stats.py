@@ -25,13 +25,12 @@ from rollout.cli.output import Console
 from rollout.cli.trace_schemas import Schemas, recorded_schemas
 from rollout.tokens.chat_template import ChatTemplate
 from rollout.tokens.counting import trajectory_lengths
-from rollout.trace.breakdown import break_down, check_keys
 from rollout.trace.drift import Drift, calls_seen, drifts, siblings
 from rollout.trace.entries import Entry
 from rollout.trace.export import offered_schemas
 from rollout.trace.reader import Traces
 from rollout.trace.run_record import TokenIds, read_run_records
-from rollout.trace.stats import Stats, measured, statistics_of
+from rollout.trace.stats import Stats, break_down, check_keys, measured, statistics_of
 
 
 def stats(

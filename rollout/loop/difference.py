@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, cast
 
 from gateway.types import VOLATILE_META, Content, ToolResult, canonical_json
-from rollout.trace.volatile import stable, stable_text
+from rollout.trace.events import stable, stable_text
 
 _SHOWN = 60
 """Characters of a value that a description quotes."""
