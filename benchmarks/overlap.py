@@ -24,9 +24,10 @@ from typing import Any
 import yaml
 from mcp import Client, StdioServerParameters
 
+from benchmarks.listeners import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
 from gateway.types import SEED_META, TRAJECTORY_META
-from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, listening, missing_descriptors
+from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants
 from rollout.bench.program import print_figures
 from rollout.environment.config import load_environment
 from rollout.environment.startup import opened_environment

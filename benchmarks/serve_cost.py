@@ -25,10 +25,11 @@ import structlog
 from mcp import Client
 
 from benchmarks.echo_server import create_server
+from benchmarks.listeners import listening
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.remote.hosts import HostConfig, HostList
-from rollout.bench.costs import cpu_s, listening
+from rollout.bench.costs import cpu_s
 
 CONCURRENT = 16
 TEXT = "x" * 100

@@ -14,8 +14,9 @@ import time
 from typing import Any
 
 from benchmarks.floor import Ask, over_http, over_stdio
+from benchmarks.listeners import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
-from rollout.bench.costs import cpu_s, listening, missing_descriptors, quantile
+from rollout.bench.costs import cpu_s, quantile
 
 WAIT_S = 1.0
 

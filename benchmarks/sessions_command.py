@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from benchmarks.listeners import missing_descriptors
 from benchmarks.sessions import TRANSPORTS
 from gateway.leases.opening import http_posts_at_once
-from rollout.bench.costs import missing_descriptors
 from rollout.cli.bench import run_cell
 from rollout.cli.options import AsJson, output_console, print_json
 
