@@ -17,8 +17,7 @@ from rich.table import Table
 from benchmarks.calls import CALLERS, TYPICAL, CallCost, measure_calls
 from benchmarks.sessions_command import bench_sessions
 from rollout.cli.app import exit_with, main, quiet_logs
-from rollout.cli.bench import Repeats, report
-from rollout.cli.bench_cells import medians, run_cell
+from rollout.cli.bench import Repeats, medians, report, run_cell
 from rollout.cli.options import AsJson, output_console, print_json
 
 app = typer.Typer(

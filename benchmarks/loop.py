@@ -30,8 +30,7 @@ from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task
-from rollout.evaluation.environments import load_environments
-from rollout.evaluation.play import Job, Lengths, play_all
+from rollout.evaluation.play import Job, Lengths, load_environments, play_all
 from rollout.process import tune_collector
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace

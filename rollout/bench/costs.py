@@ -1,4 +1,4 @@
-"""Measure a process: CPU time, memory, page faults. Standard library only, for peers in other environments too."""
+"""Measure a process: CPU time, memory. Standard library only, for peers in other environments too."""
 
 from __future__ import annotations
 

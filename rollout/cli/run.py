@@ -31,11 +31,9 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
-from rollout.evaluation.environments import load_environments
-from rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
+from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
-from rollout.evaluation.summary import Outcome
-from rollout.evaluation.trees import note_on_roots, notes_on_trees
+from rollout.evaluation.summary import Outcome, note_on_roots, notes_on_trees
 from rollout.process import export_spans, tune_collector
 from rollout.tokens.chat_template import read_chat_template
 from rollout.trace.record import Trace

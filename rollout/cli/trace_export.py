@@ -21,7 +21,7 @@ from rollout.cli.options import (
     print_result,
     template_text,
 )
-from rollout.cli.trace_schemas import recorded_schemas
+from rollout.cli.trace_stats import recorded_schemas
 from rollout.trace.archive import write_archive
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
 from rollout.trace.files import ARCHIVE_SUFFIX

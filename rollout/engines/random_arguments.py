@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import random
+import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import lru_cache
+from random import Random
+from typing import Any, TypeVar, cast
 
-from rollout.engines.pattern_strings import matches, random_match
+from jsonschema_rs import Validator, validator_for
+from rstr import Rstr
+
+from gateway.schemas.compiled import compiled_size, options
+from gateway.schemas.cost import states
 
 MAX_ITEMS = 3
 MAX_DEPTH = 6
@@ -23,9 +29,18 @@ FORMATS = {
 }
 
 Schema = Mapping[str, Any]
+MAX_REPEATS = 8
+"""Most repeats of an unbounded quantifier."""
+MAX_CHARACTERS = 2000
+"""A pattern whose match may be longer is not tried."""
+MAX_PATTERN = 500
+DRAWS = 20
+_SIZE = 1 << 20
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,6}),\}|[*+]", re.DOTALL)
+_Item = TypeVar("_Item")
 
 
-def random_arguments(schema: Schema, rng: random.Random) -> dict[str, Any]:
+def random_arguments(schema: Schema, rng: Random) -> dict[str, Any]:
     """Arguments for a tool with this input schema: all required ones, each optional one with even odds.
 
     Understands types, enum, const, bounds, common formats, patterns of ordinary size, `anyOf`/`oneOf`/`allOf` and local
@@ -37,7 +52,7 @@ def random_arguments(schema: Schema, rng: random.Random) -> dict[str, Any]:
 def plain_arguments(schema: Schema, word: str) -> dict[str, Any]:
     """The same arguments every time, required ones only: `default` and `examples` where there are any, else the
     smallest value, and `word` for free text, unless a pattern forbids it."""
-    return _Values(schema, random.Random(0), word).object(schema, 0)
+    return _Values(schema, Random(0), word).object(schema, 0)
 
 
 def suggested_arguments(
@@ -49,13 +64,13 @@ def suggested_arguments(
         suggest: A value for an argument of this name and schema; None leaves it to the schema.
         wanted: Whether an optional argument of this name and schema is filled in.
     """
-    return _Values(schema, random.Random(0), word, suggest, wanted).object(schema, 0)
+    return _Values(schema, Random(0), word, suggest, wanted).object(schema, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
     root: Schema
-    rng: random.Random
+    rng: Random
     word: str | None = None
     """If given, every free string is this word, and every other value the first or the smallest."""
     suggest: Callable[[str, Schema], Any] = lambda _, __: None
@@ -154,3 +169,51 @@ def _bounds(schema: Schema, step: float) -> tuple[float, float]:
     if low is None:
         low = 0 if high is None else min(0, high)
     return low, max(low, 100 if high is None else high)
+
+
+class _InOrder(Random):
+    """Draws the same in every process: rstr chooses from sets of characters, whose order differs between processes."""
+
+    def choice(self, seq: Sequence[_Item]) -> _Item:  # pyright: ignore[reportIncompatibleMethodOverride]
+        characters = all(isinstance(item, str) for item in seq)
+        return super().choice(sorted(seq, key=str) if characters else seq)
+
+
+def matches(text: str, pattern: str, *, low: int = 0, high: int | None = None) -> bool:
+    """Whether the text has the length, in characters, and matches the pattern, by the engine that validates calls.
+
+    Nothing matches a pattern that this engine cannot read.
+    """
+    if not low <= len(text) <= (len(text) if high is None else high):
+        return False
+    engine = _engine(pattern)
+    return engine is not None and engine.is_valid(text)
+
+
+def random_match(pattern: str, rng: Random, *, low: int = 0, high: int | None = None) -> str | None:
+    """A text that `matches`; None where the pattern is too large or unsupported, or all draws have other lengths.
+
+    Counted repeats go up to 100.
+    """
+    bounded = _TOKEN.sub(_bounded, pattern)
+    if len(pattern) > MAX_PATTERN or states(bounded) > MAX_CHARACTERS or _engine(pattern) is None:
+        return None
+    draw = Rstr(_InOrder(rng.getrandbits(64)))
+    try:
+        made = (draw.xeger(bounded) for _ in range(DRAWS))
+        return next((text for text in made if matches(text, pattern, low=low, high=high)), None)
+    except (re.error, ArithmeticError, LookupError, ValueError, RecursionError):
+        return None  # rstr reads a part of Python's dialect
+
+
+@lru_cache(maxsize=256)
+def _engine(pattern: str) -> Validator | None:
+    size = compiled_size(pattern, _SIZE)
+    return None if size is None else validator_for({"pattern": pattern}, pattern_options=options(size))
+
+
+def _bounded(token: re.Match[str]) -> str:
+    """The token, an unbounded quantifier limited to `MAX_REPEATS` more than its minimum."""
+    if token.group(1) is not None:
+        return f"{token.group()[:-1]}{int(token.group(1)) + MAX_REPEATS}}}"
+    return {"*": f"{{0,{MAX_REPEATS}}}", "+": f"{{1,{MAX_REPEATS}}}"}.get(token.group(), token.group())

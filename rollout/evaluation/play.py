@@ -1,25 +1,30 @@
-"""Playing rows of one or several environments concurrently, each once."""
+"""Reading the environments of a run together, and playing their rows concurrently, each once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from uuid import uuid4
 
 import anyio
 
+from gateway.errors import Faults, raise_all
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.engines.chat import BUDGET, ChatEngine
 from rollout.engines.engine import Engine
 from rollout.engines.recorded import RecordedEngine
-from rollout.environment.config import Environment
+from rollout.environment.config import Environment, load_environment
 from rollout.environment.sections import Strategy
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.resume import RunKey
+from rollout.loop.agent import build_agent
 from rollout.loop.group import PLAYED_EARLIER, Group
 from rollout.loop.limits import Limits
+from rollout.loop.reward import check_reward
+from rollout.loop.thinking import check_thoughts
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
@@ -166,3 +171,29 @@ async def play_all(
     async with anyio.create_task_group() as players:
         for _ in range(concurrency):
             players.start_soon(player)
+
+
+def load_environments(names: Sequence[str], directory: Path | None, *, tool_format: str | None) -> list[Environment]:
+    """Read and validate environments.
+
+    Args:
+        names: YAML files or names.
+        directory: where names are looked up; None for the usual places.
+        tool_format: How the model writes calls; None where there is no model.
+
+    Raises:
+        ConfigError: some are invalid; `ConfigErrors` for several faults.
+    """
+    loaded: list[Environment] = []
+    faults = Faults()
+    for name in names:
+        with faults.collected():
+            environment = load_environment(name, directory)
+            loaded.append(environment)
+            for check in (build_agent, check_reward):
+                with faults.collected():
+                    check(environment)
+            if tool_format is not None:
+                check_thoughts(environment, tool_format)
+    raise_all(faults)
+    return loaded

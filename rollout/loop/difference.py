@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, cast
 
 from gateway.types import VOLATILE_META, Content, ToolResult, canonical_json
-from rollout.trace.volatile import stable, stable_text
+from rollout.trace.events import stable, stable_text
 from rollout.types import shared_beginning
 
 _SHOWN = 60

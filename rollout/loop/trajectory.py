@@ -21,8 +21,7 @@ from rollout.errors import Diverged, RolloutError
 from rollout.loop.agent import build_agent
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
-from rollout.loop.group import Group
-from rollout.loop.leaf import leaf_of
+from rollout.loop.group import Group, leaf_of
 from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits, cancellations
 from rollout.loop.reduced import ReducedContext

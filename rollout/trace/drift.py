@@ -13,9 +13,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.types import canonical_json
-from rollout.trace.events import ToolEvent
+from rollout.trace.events import ToolEvent, stable_text
 from rollout.trace.record import StopReason, Trace
-from rollout.trace.volatile import stable_text
 
 _SHOWN = 120
 """Characters of arguments and results that are quoted in a report."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -178,3 +178,31 @@ def tool_message(call: Call, content: str | list[dict[str, Any]]) -> Message:
     """The result of a call as a chat message."""
     message: Message = {"role": "tool", "name": call.name, "content": content}
     return message | ({"tool_call_id": call.id} if call.id is not None else {})
+
+
+def stable_text(text: str, paths: Iterable[str]) -> Any:
+    """A text that is a JSON object or array, parsed and without the fields at these dotted paths; else the text."""
+    try:
+        parsed: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return stable(parsed, paths) if isinstance(parsed, dict | list) else text
+
+
+def stable(value: Any, paths: Iterable[str]) -> Any:
+    """The value without the fields at these dotted paths, which pass through lists."""
+    return _without(value, [path.split(".") for path in paths])
+
+
+def _without(value: Any, paths: list[list[str]]) -> Any:
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        left: dict[str, Any] = {}
+        for name, inner in fields.items():
+            below = [path[1:] for path in paths if path[0] == name]
+            if [] not in below:
+                left[name] = _without(inner, below)
+        return left
+    if isinstance(value, list):
+        return [_without(inner, paths) for inner in cast("list[Any]", value)]
+    return value

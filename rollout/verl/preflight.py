@@ -41,7 +41,6 @@ from rollout.training.settings import share
 from rollout.types import ModelTokens
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.custom_reward import check_custom_reward
-from rollout.verl.estimator_checks import check_estimator, warn_of_useless_estimator
 from rollout.verl.settings import (
     KEY,
     TEMPLATE_KEY,
@@ -55,7 +54,7 @@ from rollout.verl.settings import (
     workers_per_node,
 )
 from rollout.verl.shard_checks import check_shards
-from rollout.verl.strategy_checks import check_strategy
+from rollout.verl.strategy_checks import check_estimator, check_strategy, warn_of_useless_estimator
 from rollout.verl.tool_agent_sessions import gateway_config
 from rollout.verl.trainer_checks import check_cpu_engine, check_groups, check_trainer, warn_of_several_updates
 

@@ -16,7 +16,7 @@ from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
 from rollout.trace.trained import TrainedSegment, read_trained
 from rollout.viewer.filters import condition, quoted
-from rollout.viewer.token_texts import TokenTexts, token_texts
+from rollout.viewer.token_view import TokenTexts, token_texts
 
 GROUP = "CASE uid WHEN '' THEN task || ' ' || seed || ' ' || row ELSE uid END"
 """An SQL expression that is equal for the siblings of one run, environment and step."""

@@ -1,14 +1,138 @@
-"""The tokens of a trajectory as columns for the page."""
+"""The texts of a model's tokens, and the tokens of a trajectory as columns for the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import codecs
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+from rollout.tokens.chatml import SPECIAL
 from rollout.trace.record import Trace
+from rollout.trace.run_record import RunRecord, file_digest
 from rollout.trace.segment import Segment
 from rollout.trace.trained import TrainedSegment, digest
-from rollout.viewer.token_texts import TokenTexts
+
+TOKENIZER = "tokenizer.json"
+
+
+class TokenTexts(Protocol):
+    """Texts of tokens. The text of a character that several tokens share is the last one's; the others' are empty."""
+
+    note: str
+    """What a reader of the texts has to know; empty where they are those that the engine saw."""
+
+    def texts(self, ids: Sequence[int]) -> list[str]: ...
+
+
+class IdsOnly:
+    """No texts."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        return [""] * len(ids)
+
+
+class ByteTexts:
+    """Texts of `rollout.tokens.chatml.ByteTokens`, with which scripted engines play."""
+
+    note = ""
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return [decoder.decode(bytes([token])) if token < 256 else _special(token) for token in ids]
+
+
+class TokenizerTexts:
+    """Texts by the `tokenizers` library, which needs no torch.
+
+    Args:
+        path: of a `tokenizer.json`.
+
+    Raises:
+        ImportError: the library is not installed.
+        ValueError: the file is no tokenizer.
+    """
+
+    def __init__(self, path: Path, note: str = "") -> None:
+        import tokenizers
+
+        library: Any = tokenizers  # ships no types
+        self.note = note
+        try:
+            self._tokenizer: Any = library.Tokenizer.from_file(str(path))
+        except Exception as error:  # boundary of the library, which raises nothing narrower
+            raise ValueError(f"{path} is no tokenizer: {error}") from error
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        from tokenizers.decoders import DecodeStream
+
+        stream: Any = DecodeStream(skip_special_tokens=False)
+        found: list[str] = []
+        for token in ids:
+            try:
+                found.append(stream.step(self._tokenizer, token) or "")
+            except Exception:  # boundary of the library: ids that continue no text, or that are not in the vocabulary
+                stream = DecodeStream(skip_special_tokens=False)
+                found.append(_single(self._tokenizer, token))
+        return found
+
+
+def token_texts(record: RunRecord | None, tokenizer: Path | None = None) -> TokenTexts:
+    """The texts for the trajectories of a run.
+
+    Args:
+        record: of the run; None where it is missing.
+        tokenizer: a model's directory, or its `tokenizer.json`, in place of the recorded one.
+    """
+    if tokenizer is not None:
+        return _loaded(tokenizer / TOKENIZER if tokenizer.is_dir() else tokenizer, None)
+    if record is None:
+        return IdsOnly("The run record is missing, so texts of tokens are not known: give --tokenizer.")
+    if not record.model:
+        return ByteTexts()
+    path = _file_of(str(record.model.get("path", "")))
+    digests: dict[str, str] = record.model.get("sha256") or {}
+    return _loaded(path, digests.get(TOKENIZER))
+
+
+def _loaded(path: Path, digest: str | None) -> TokenTexts:
+    changed = digest is not None and path.is_file() and file_digest(path) != digest
+    note = "The tokenizer's file has changed since the run, so texts may be wrong." if changed else ""
+    try:
+        if not path.is_file():
+            return IdsOnly(f"There is no {path}, so texts of tokens are not known: give --tokenizer.")
+        return TokenizerTexts(path, note)
+    except ImportError:
+        return IdsOnly("Texts of tokens need the package `tokenizers`: pip install tokenizers.")
+    except ValueError as error:
+        return IdsOnly(str(error))
+
+
+def _file_of(model: str) -> Path:
+    """The tokenizer of a model's directory, or of a model in Hugging Face's cache; asks no network."""
+    if Path(model).is_dir():
+        return Path(model) / TOKENIZER
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found: Any = try_to_load_from_cache(model, TOKENIZER)
+    except (ImportError, ValueError):
+        found = None
+    return Path(found) if isinstance(found, str) else Path(model) / TOKENIZER
+
+
+def _single(tokenizer: Any, token: int) -> str:
+    try:
+        return tokenizer.decode([token], skip_special_tokens=False)
+    except Exception:  # boundary of the library: an id that is no number of its
+        return ""
+
+
+def _special(token: int) -> str:
+    return SPECIAL[token - 256] if token - 256 < len(SPECIAL) else ""
 
 
 def tokens_view(trace: Trace, texts: TokenTexts, trained: Iterable[TrainedSegment], *, unit: str) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from rollout.trace.journal import to_json
 from rollout.trace.record import Trace
-from rollout.trace.store import to_json
 
 _TIMES = frozenset({"began_at", "elapsed_s", "lease_wait_s", "generate_s", "wait_s"})
 

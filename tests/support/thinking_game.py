@@ -18,8 +18,9 @@ from rollout.environment.task import Origin
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
+from rollout.trace.journal import to_json
 from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore, read_traces, to_json
+from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Call, Completion, Policy, TokenBuilder
 
 SCRIPT = [

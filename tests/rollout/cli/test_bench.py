@@ -19,7 +19,7 @@ from benchmarks import loop, memory, overlap, traces
 from benchmarks.callbacks import timed
 from benchmarks.sessions import measure
 from rollout.bench.costs import cpu_by_process, cpu_s, cpu_since_s
-from rollout.cli.bench_cells import medians
+from rollout.cli.bench import medians
 from rollout.cli.options import output_console
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,7 @@ from trees import SCORED, Engine, World, grow, own
 from worlds import environment
 
 from rollout.cli.run_report import Played, print_report
-from rollout.evaluation.summary import Outcome
-from rollout.evaluation.trees import note_on_roots, notes_on_trees
+from rollout.evaluation.summary import Outcome, note_on_roots, notes_on_trees
 
 pytestmark = pytest.mark.anyio
 

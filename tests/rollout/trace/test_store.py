@@ -15,7 +15,8 @@ from trace_samples import recorded_trace
 from gateway.errors import ConfigError
 from rollout.trace.archive import archive
 from rollout.trace.files import archive_of
-from rollout.trace.store import TraceStore, from_json, read_traces, to_json
+from rollout.trace.journal import from_json, to_json
+from rollout.trace.store import TraceStore, read_traces
 
 
 def test_a_trace_survives_the_disk(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def configured(estimator: str, *, modules: str = "", gamma: float = 1.0) -> Dict
 
 def checked(estimator: str, modules: str = "") -> list[Any]:
     """The warnings; raises what the check raises."""
-    from rollout.verl.estimator_checks import check_estimator
+    from rollout.verl.strategy_checks import check_estimator
 
     with capture_logs() as logs:
         check_estimator(configured(estimator, modules=modules))
@@ -101,7 +101,7 @@ def test_an_estimator_of_a_module_that_is_not_on_this_machine_is_not_refused() -
 def test_an_estimator_that_cannot_do_what_it_is_for_is_warned_of(
     estimator: str, gamma: float, strategies: list[str], key: str | None
 ) -> None:
-    from rollout.verl.estimator_checks import warn_of_useless_estimator
+    from rollout.verl.strategy_checks import warn_of_useless_estimator
 
     servers = {"echo": {"command": "echo"}}
     environments = [

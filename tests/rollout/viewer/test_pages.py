@@ -15,7 +15,7 @@ from rollout.trace.record import Trace
 from rollout.viewer.filters import CONDITIONS
 from rollout.viewer.pages import Pages, to_json
 from rollout.viewer.siblings import compared
-from rollout.viewer.token_texts import ByteTexts, IdsOnly, TokenizerTexts, token_texts
+from rollout.viewer.token_view import ByteTexts, IdsOnly, TokenizerTexts, token_texts
 
 
 @pytest.fixture(scope="module")
