@@ -275,7 +275,7 @@ async def test_a_host_whose_configuration_has_changed_is_renewed_no_longer_than_
     mini: Entries, config: Config
 ) -> None:
     made = config(store=mini("echo"))
-    async with served(made, idle_s=0.4) as running, Gateway(made, hosts=Alternating(running.url)) as gateway:
+    async with served(made, idle_s=4) as running, Gateway(made, hosts=Alternating(running.url)) as gateway:
         for trajectory in "abcd":
             async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
                 assert (await session.call("echo", {"text": "x"})).text == "x"
