@@ -169,10 +169,7 @@ class AnswerPage:
 
 
 class _WithToken:
-    """Answers those who have the token: every user of this machine can reach the port.
-
-    The page's address has it as its query; it sets a cookie, which every request needs.
-    """
+    """Answers those who have the token: of the address, which sets a cookie. Every user of this machine can ask."""
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
         self._app, self._token = app, token
@@ -181,17 +178,13 @@ class _WithToken:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         request, answer = Request(scope), self._app
-        # By port: browsers send a host's cookies to all its ports.
-        cookie = f"mcp-rollout-{scope['server'][1]}"
-        known, opened = (
-            secrets.compare_digest(given.get(name, "").encode(), self._token.encode())
-            for given, name in ((request.cookies, cookie), (request.query_params, "token"))
-        )
-        if not known:
+        cookie = f"mcp-rollout-{scope['server'][1]}"  # browsers send a host's cookies to all its ports
+        token = request.query_params.get("token", "")
+        if not secrets.compare_digest((token or request.cookies.get(cookie, "")).encode(), self._token.encode()):
             answer = PlainTextResponse("Open the whole address, with its token.\n", status_code=403)
-        if not known and opened:
+        elif token:
             answer = RedirectResponse("/", 303)
-            answer.set_cookie(cookie, self._token, httponly=True, samesite="lax")
+            answer.set_cookie(cookie, token, httponly=True, samesite="lax")
         return await answer(scope, receive, send)
 
 
@@ -265,9 +258,6 @@ class LiveUser:
 
 def answer_questions(url: str, *, wait_s: float, given: TextIO, shown: TextIO) -> int:
     """Answers the questions of an `AnswerPage` at a terminal: shows the oldest one, reads a line, sends it.
-
-    Args:
-        url: The page's whole address, with its token.
 
     Ends with `given`, or after `wait_s` seconds without a question. With a line that ends in `/leave` the user leaves.
 

@@ -45,12 +45,8 @@ def check_template(
     messages: list[Message] = list(prompt)
     with _refusal_as_config_error("the prompt", key):
         context = tokens.prompt(prompt, tools)
-
-    def render(shown: Sequence[Mapping[str, Any]]) -> str:
-        with _refusal_as_config_error("the prompt with tools of other names", key):
-            return tokens.decode(tokens.prompt(prompt, shown))
-
-    check_tools_rendered(render, tools, key=key)
+    with _refusal_as_config_error("the prompt with tools of other names", key):
+        check_tools_rendered(lambda shown: tokens.decode(tokens.prompt(prompt, shown)), tools, key=key)
     for answer, new, what in _turns(tools, has_user=has_user):
         context = tokens.completion(context, tokens.encode_completion(COMPLETION)).applied_to(context)
         messages.append(answer)
@@ -105,6 +101,8 @@ def _difference(tokens: ModelTokens, context: list[int], whole: list[int], what:
 def _refusal_as_config_error(what: str, key: str) -> Generator[None]:
     try:
         yield
+    except ConfigError:
+        raise
     except Exception as error:  # the template's boundary: it raises errors of any class
         raise ConfigError(
             f"the model's chat template does not render {what}: {_first_cause(error)}",

@@ -76,12 +76,13 @@ async def test_anothers_handle_reaches_neither_the_world_nor_a_harness_tool(mini
 
 
 async def test_a_trajectorys_id_is_leased_once_at_a_time(mini: Entries, config: Config) -> None:
-    """Shared servers keep worlds apart by it: another bearer that names it would share the world."""
+    """Shared servers keep worlds apart by it. Another bearer that names it has a trajectory of its own."""
     async with served(config(store=mini("get")), tokens=TOKENS) as running:
         await RawClient(running.url, TOKEN).open("a")
         params = {"key": "k", "trajectory": "a", "seed": 1}
-        answer = await RawClient(running.url, OTHER_TOKEN).ask("mcp-rollout/leases/open", params)
+        answer = await RawClient(running.url, TOKEN).ask("mcp-rollout/leases/open", params)
         assert code(answer) == "server_unavailable"
+        assert await RawClient(running.url, OTHER_TOKEN).open("a")
 
 
 async def test_a_policy_reaches_no_harness_tool(mini: Entries, config: Config) -> None:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 from clock import Clock, made
-from served import RawClient, at, remote, served, until_free
+from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served, until_free
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.errors import (
@@ -70,6 +70,22 @@ async def test_requests_carry_the_trajectory_and_the_seed(mini: Entries, config:
         async with gateway.lease(trajectory="the one", task=None, seed=41) as session:
             said = (await session.call("meta", {})).text
     assert "the one" in said and "41" in said
+
+
+async def test_bearers_that_choose_the_same_trajectory_share_no_state(mini: Entries, config: Config) -> None:
+    made = config(store=mini("put", "get"))  # keeps what ended trajectories left
+    async with served(made, tokens=(TOKEN, OTHER_TOKEN)) as running:
+        gateways = [Gateway(made, hosts=at(running.url, token)) for token in (TOKEN, OTHER_TOKEN)]
+        async with gateways[0] as one, gateways[1] as other:
+            async with one.lease(trajectory="t", task=None, seed=1) as session:
+                await session.call("put", {"text": "plum"})
+                async with other.lease(trajectory="t", task=None, seed=1) as beside:
+                    assert (await beside.call("get", {})).text == "nothing"
+            for trajectory in ("t", "t@0"):
+                async with other.lease(trajectory=trajectory, task=None, seed=1) as session:
+                    assert (await session.call("get", {})).text == "nothing"
+            async with one.lease(trajectory="t", task=None, seed=1) as session:
+                assert (await session.call("get", {})).text == "plum"
 
 
 async def test_errors_cross_as_themselves(
@@ -259,7 +275,7 @@ async def test_a_host_whose_configuration_has_changed_is_renewed_no_longer_than_
     mini: Entries, config: Config
 ) -> None:
     made = config(store=mini("echo"))
-    async with served(made, idle_s=0.4) as running, Gateway(made, hosts=Alternating(running.url)) as gateway:
+    async with served(made, idle_s=4) as running, Gateway(made, hosts=Alternating(running.url)) as gateway:
         for trajectory in "abcd":
             async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
                 assert (await session.call("echo", {"text": "x"})).text == "x"

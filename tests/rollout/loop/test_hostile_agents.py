@@ -160,7 +160,7 @@ async def test_a_cancellation_at_the_time_limit_that_the_agent_catches_is_still_
     tmp_path: Path, at_the_end: AbstractAsyncContextManager[None]
 ) -> None:
     async with at_the_end:
-        trace = await rolled_out("Swallows", tmp_path, limits=A_MINUTE)
+        trace = await rolled_out("Swallows", tmp_path, limits=Limits(response_tokens=20_000, wall_clock_s=60))
     assert trace.stop_reason is StopReason.TIME_LIMIT and trace.failure is None
     assert trace.reward is not None and trace.reward.score == 0.1
 
