@@ -76,7 +76,7 @@ class Request:
         *("_flow", "_own", "_scope", "_transport", "bearer", "disconnected", "head", "headers", "keep_alive"),
         *("more_body", "on_disconnect", "parts", "response_complete", "streams", "target"),
     )
-    message_event = asyncio.Event()  # set for an application that waits, which is not there
+    message_event = asyncio.Event()  # no application waits for it
 
     def __init__(
         self,
