@@ -14,11 +14,14 @@ from collections.abc import Mapping
 
 import anyio
 import structlog
+from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import ProgressFnT
 
 from benchmarks.echo_server import STDIO_ARGUMENTS
 from gateway import Gateway, GatewayConfig
-from gateway.transport.channel import Channel, Json
 from gateway.transport.delivery import Delivery
+from gateway.transport.lines import Json
+from gateway.transport.link import Channel
 from rollout.process import tune_collector
 
 TEXT = "x" * 100
@@ -31,9 +34,16 @@ class Answered:
         self._asked = asked
         self._answer: Json | None = None
 
-    async def send(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+    async def send(
+        self,
+        session: ClientSession,
+        request: Json,
+        headers: Mapping[str, str],
+        delivery: Delivery,
+        on_progress: ProgressFnT | None = None,
+    ) -> Json:
         if self._answer is None:
-            self._answer = await self._asked.send(request, headers, delivery)
+            self._answer = await self._asked.send(session, request, headers, delivery, on_progress)
         return self._answer
 
 
@@ -42,7 +52,6 @@ async def main(calls: int, rounds: int) -> None:
     config = GatewayConfig.model_validate({"servers": {"bench": entry}})
     async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
         link = session.connection("bench")._link  # pyright: ignore[reportPrivateUsage]
-        assert link.channel is not None
         link.channel = Answered(link.channel)
         tune_collector()
         spent: list[float] = []
