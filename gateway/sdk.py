@@ -6,7 +6,7 @@ what they can do, and says once what they cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import Any, cast
@@ -22,7 +22,6 @@ from mcp.server.session import ServerSession
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import CallOptions, Outbound
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import TypeAdapter
 
 from gateway.errors import ConfigError
@@ -77,12 +76,6 @@ async def notify(session: ClientSession, method: str, params: Mapping[str, Any],
     else:
         public = mcp.Notification[dict[str, Any], str](method=method, params=dict(params))
         await session.send_notification(cast("mcp.ClientNotification", public))
-
-
-def numbering(session: ClientSession) -> Callable[[], int] | None:
-    """Mints ids of mcp's own counter, for requests of ours on the same line; None where mcp has to send them all."""
-    dispatcher = session._dispatcher if is_known else None  # pyright: ignore[reportPrivateUsage]
-    return dispatcher._allocate_id if isinstance(dispatcher, JSONRPCDispatcher) else None  # pyright: ignore[reportPrivateUsage]
 
 
 def is_closed(session: ClientSession, *, otherwise: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The `Channel` of a connection: the one way for `tools/call` requests and for those that clients forward.
+"""Channels: the one way of a connection for `tools/call` requests and for those that clients forward.
 
 A call is most of what a trajectory sends, so a transport of the gateway's own writes it itself: one parse, one write,
 no task. All other messages are those of mcp's session, which travel over the same line.
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import anyio
 from mcp import MCPError
@@ -38,34 +38,6 @@ from gateway.transport.lines import Json, excess, parse_json
 
 _CANCEL_S = 5.0
 """How long handing over a cancellation may take."""
-
-
-class Channel(Protocol):
-    """Sends requests of one connection, any number at a time."""
-
-    async def send(
-        self,
-        session: ClientSession,
-        request: Json,
-        headers: Mapping[str, str],
-        delivery: Delivery,
-        on_progress: ProgressFnT | None = None,
-    ) -> Json:
-        """Send a request and wait for its response; returns the response's result. Cancelling it tells the server.
-
-        Args:
-            session: The connection's, which tells the server of requests that are given up.
-            request: Its method and its parameters, with `_meta`; it is kept as it is.
-            headers: For transports that have any.
-            delivery: Where it is noted how far the request got, and how it broke.
-            on_progress: Takes progress where the transport does not pass notifications to the link.
-
-        Raises:
-            MCPError: the response is an error.
-            ValueError: it is not of the protocol.
-            anyio.BrokenResourceError: there is none, as noted on `delivery`.
-        """
-        ...
 
 
 _numbers = count(1 << 30)

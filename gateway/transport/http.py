@@ -32,6 +32,8 @@ from gateway.transport.link import Link
 from gateway.transport.oauth import Authority
 from mcp_wire.streams import OpenStream
 
+_SILENT_S = 300.0
+"""How long the session's own subscription may be silent: its server may have gone away without a word."""
 _POSTS_AT_ONCE = 8
 _MOST_WAITING_POSTS = 1000
 
@@ -151,7 +153,7 @@ class WriteStream(OpenStream):
             requests.learn(version=headers.get(MCP_PROTOCOL_VERSION_HEADER))
         request: Json = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
         try:
-            response = await self._calls.response(request, headers, delivery)
+            response = await self._calls.response(request, headers, delivery, silent_s=_SILENT_S)
             answer = bounded(typed({**response, "id": message.id}))
         except HttpFault as fault:
             delivery.break_off(fault.broke, fault.reason)

@@ -4,6 +4,7 @@ of one that broke off.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -24,8 +25,6 @@ _SUBSCRIBE = "subscriptions/listen"
 _MOST_FAILED_RESUMPTIONS = 2
 _RESUME_S = 1.0
 """Before a stream is resumed, where its server does not say how long to wait."""
-_SILENT_S = 300.0
-"""How long a subscription may be silent. It is then lost, as where the server went away without a word."""
 _NO_RESPONSE = "the answer is no response to this request"
 _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
@@ -55,15 +54,21 @@ class HttpCalls(OwnChannel):
             delivery.break_off(fault.broke, fault.reason)
             raise anyio.BrokenResourceError from fault
 
-    async def response(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
+    async def response(
+        self, request: Json, headers: Mapping[str, str], delivery: Delivery, *, silent_s: float = math.inf
+    ) -> Json:
         """Post a request; returns its response.
+
+        Args:
+            silent_s: How long a subscription may be silent before it counts as broken.
 
         Raises:
             ValueError: what came is no response to it.
             HttpFault: nothing came that could be one.
         """
-        lasting = request["method"] == _SUBSCRIBE
-        connection = await self._exchanges.open("POST", headers, to_json(request), delivery, lasting=lasting)
+        lasts = silent_s if request["method"] == _SUBSCRIBE else None
+        body = to_json(request)
+        connection = await self._exchanges.open("POST", headers, body, delivery, lasting=lasts is not None)
         answer = connection.answer
         if request["method"] == "initialize":
             self._exchanges.requests.learn(session_id=answer.header(b"mcp-session-id").decode("latin-1"))
@@ -77,7 +82,7 @@ class HttpCalls(OwnChannel):
                 return _in_document(answer, request)
             events = EventStream(self._exchanges.limit)
             try:
-                response = await self._read_events(connection, events, request, lasting=lasting)
+                response = await self._read_events(connection, events, request, lasts)
             except HttpFault as fault:
                 # Without an event id there is nothing to resume from; an answer that cannot be used is not asked for
                 # again.
@@ -88,7 +93,7 @@ class HttpCalls(OwnChannel):
         finally:
             self._exchanges.leave(connection)
         if response is None and events.last_id:
-            response = await self._followed(events, request, delivery, lasting=lasting)
+            response = await self._followed(events, request, delivery, lasts)
         if response is None:
             raise HttpFault(Broke.LINE, "the event stream ended without an answer")
         return response
@@ -97,7 +102,7 @@ class HttpCalls(OwnChannel):
         """Read the server's own stream, which belongs to no request, for as long as the server has one."""
         # Without a word: a server need not have one, and calls go on without it.
         with suppress(HttpFault, anyio.BrokenResourceError):
-            await self._followed(EventStream(self._exchanges.limit), None, Delivery(), lasting=True)
+            await self._followed(EventStream(self._exchanges.limit), None, Delivery(), math.inf)
 
     def _check(self, answer: HttpAnswer) -> None:
         """Raise where an answer that is no event stream cannot hold the response, before its body is read."""
@@ -114,13 +119,14 @@ class HttpCalls(OwnChannel):
             raise HttpFault(Broke.CONTENT, f"the answer has the content type {kind!r}")
 
     async def _read_events(
-        self, connection: HttpConnection, events: EventStream, request: Json | None, *, lasting: bool
+        self, connection: HttpConnection, events: EventStream, request: Json | None, lasts: float | None
     ) -> Json | None:
         """Handle the messages of a stream up to the response; None where the stream ends without one.
 
         Args:
             request: None for the server's own stream, whose responses are passed over.
-            lasting: Whether the stream as a whole has no limit: then each event has it.
+            lasts: Given for a stream without an end, of which each event has the limit and not the whole: how long it
+                may be silent.
 
         Raises:
             ValueError: it ends with responses to other requests only.
@@ -130,7 +136,7 @@ class HttpCalls(OwnChannel):
             # Before what has arrived is taken: more may arrive while it is handled.
             ended = answer.complete and len(answer.body) <= _PIECE_BYTES
             piece = answer.take(_PIECE_BYTES)
-            if lasting:
+            if lasts is not None:
                 size = self._size_of_event(size, piece)
             for data in events.feed(piece):
                 message = read_json(data) if request is not None else _own_message(data)
@@ -155,19 +161,9 @@ class HttpCalls(OwnChannel):
                     raise ValueError(_NO_RESPONSE)
                 return None
             if not answer.body and not answer.complete:
-                if lasting and request is not None:
-                    await self._arrival_in_time(connection)
-                else:
-                    await connection.arrival()
+                await (connection.arrival() if lasts is None else _arrival(connection, lasts))
             elif len(piece) == _PIECE_BYTES:
                 await anyio.lowlevel.checkpoint()
-
-    async def _arrival_in_time(self, connection: HttpConnection) -> None:
-        try:
-            with anyio.fail_after(_SILENT_S):
-                await connection.arrival()
-        except TimeoutError:
-            raise HttpFault(Broke.LINE, f"the subscription was silent for {_SILENT_S:g} s") from None
 
     def _size_of_event(self, size: int, piece: bytes) -> int:
         """The bytes since the end of the last event, of a stream that has no limit as a whole. Raises `HttpFault`."""
@@ -184,7 +180,7 @@ class HttpCalls(OwnChannel):
             await self._to_session(SessionMessage(found))
 
     async def _followed(
-        self, events: EventStream, request: Json | None, delivery: Delivery, *, lasting: bool
+        self, events: EventStream, request: Json | None, delivery: Delivery, lasts: float | None
     ) -> Json | None:
         """The response in what goes on after `events.last_id`; None where the server does not resume it.
 
@@ -192,6 +188,7 @@ class HttpCalls(OwnChannel):
 
         Args:
             request: None to read the server's own stream, again and again.
+            lasts: As `_read_events`.
         """
         failed, begun = 0, request is not None
         while failed < _MOST_FAILED_RESUMPTIONS:
@@ -204,7 +201,7 @@ class HttpCalls(OwnChannel):
             if events.last_id:
                 resuming["last-event-id"] = events.last_id
             try:
-                connection = await self._exchanges.open("GET", resuming, None, delivery, lasting=lasting)
+                connection = await self._exchanges.open("GET", resuming, None, delivery, lasting=lasts is not None)
             except HttpFault:
                 failed += 1
                 continue
@@ -215,7 +212,7 @@ class HttpCalls(OwnChannel):
                     continue
                 # The answer is under way again, so the fault noted before does not count any more.
                 delivery.mend()
-                response = await self._read_events(connection, events, request, lasting=lasting)
+                response = await self._read_events(connection, events, request, lasts)
             except HttpFault as fault:
                 if fault.broke is not Broke.LINE:
                     raise
@@ -227,6 +224,14 @@ class HttpCalls(OwnChannel):
             finally:
                 self._exchanges.leave(connection)
         return None
+
+
+async def _arrival(connection: HttpConnection, silent_s: float) -> None:
+    try:
+        with anyio.fail_after(silent_s):
+            await connection.arrival()
+    except TimeoutError:
+        raise HttpFault(Broke.LINE, f"the stream was silent for {silent_s:g} s") from None
 
 
 def _own_message(data: bytes) -> Json | None:

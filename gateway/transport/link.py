@@ -7,11 +7,13 @@ from contextvars import Context
 from typing import Any, Protocol
 
 import anyio
+from mcp.client.session import ClientSession
+from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import JSONRPCMessage, JSONRPCNotification
 
 from gateway import sdk
 from gateway.errors import ServerUnavailable
-from gateway.transport.channel import Channel, SessionChannel
+from gateway.transport.delivery import Delivery
 
 _FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself handles."""
@@ -28,6 +30,34 @@ class Redact(Protocol):
     """
 
     def __call__(self, text: str, *, cut_before: bool = False) -> str: ...
+
+
+class Channel(Protocol):
+    """Sends requests of one connection, any number at a time."""
+
+    async def send(
+        self,
+        session: ClientSession,
+        request: dict[str, Any],
+        headers: Mapping[str, str],
+        delivery: Delivery,
+        on_progress: ProgressFnT | None = None,
+    ) -> dict[str, Any]:
+        """Send a request and wait for its response; returns the response's result. Cancelling it tells the server.
+
+        Args:
+            session: The connection's, which tells the server of requests that are given up.
+            request: Its method and its parameters, with `_meta`; it is kept as it is.
+            headers: For transports that have any.
+            delivery: Where it is noted how far the request got, and how it broke.
+            on_progress: Takes progress where the transport does not pass notifications to the link.
+
+        Raises:
+            MCPError: the response is an error.
+            ValueError: it is not of the protocol.
+            anyio.BrokenResourceError: there is none, as noted on `delivery`.
+        """
+        ...
 
 
 def _unchanged(text: str, *, cut_before: bool = False) -> str:
@@ -67,8 +97,8 @@ class Link:
         """The last lines of the server's standard error, redacted."""
         self.out_of_memory: Callable[[], str] = str
         """Half a sentence where the running process has no memory left; empty elsewhere."""
-        self.channel: Channel = SessionChannel()
-        """Carries `tools/call`: mcp's session, unless a transport has one of its own."""
+        self.channel: Channel
+        """Carries `tools/call`; set before the connection is opened."""
         self.on_notification: OnNotification = _ignore
         self.redact: Redact = _unchanged
 

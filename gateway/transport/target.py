@@ -8,6 +8,7 @@ from typing import Any, cast
 from gateway.config.models import Kind, ServerConfig
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
+from gateway.transport.channel import SessionChannel
 from gateway.transport.forks import Forks
 from gateway.transport.http import http_streams
 from gateway.transport.http_connection import HttpConnections
@@ -29,6 +30,7 @@ def open_target(
     forks: Forks | None = None,
 ) -> Target:
     """The target for one connection; nothing is connected yet. Raises `ConfigError` as `_build` does."""
+    link.channel = SessionChannel()  # in whose place a transport may put its own
     if connect is not None and (given := connect(config, server)) is not None:
         return _given(given, server, config, link)
     match config.kind:

@@ -12,6 +12,7 @@ import pytest
 from mcp import MCPError
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from memory import peak_growth
 from serving import listening
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -36,7 +37,8 @@ class Server:
         self.gets: list[dict[str, str]] = []
         self.deleted: list[dict[str, str]] = []
         self.begun, self.released, self.got = anyio.Event(), anyio.Event(), anyio.Event()
-        self.at_once = self.most_at_once = 0
+        self.at_once = self.most_at_once = self.streamed = 0
+        self.flooding = False
         methods = ["POST", "GET", "DELETE"]
         self.app = Starlette(routes=[Route("/mcp", self._answer, methods=methods)])
 
@@ -71,6 +73,8 @@ class Server:
                 await self.released.wait()
                 self.at_once -= 1
                 return Response(status_code=202)
+            case "subscriptions/listen":
+                return StreamingResponse(self._long(), media_type="text/event-stream")
             case None | "notifications/initialized" | "notifications/cancelled":
                 return Response(status_code=202)
             case _:
@@ -81,7 +85,20 @@ class Server:
         self.begun.set()
         await anyio.sleep_forever()
 
+    async def _long(self) -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{"x":"%s"}}\n\n' % (
+                b"x" * (900 << 10)
+            )
+            self.streamed += 1
+        while True:
+            yield b"data: " + b"x" * (900 << 10)
+            await anyio.lowlevel.checkpoint()  # what is written to a client that is gone is passed over at once
+
     async def _own_stream(self, number: int) -> AsyncIterator[bytes]:
+        while self.flooding:
+            await anyio.lowlevel.checkpoint()
+            yield b'data: {"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"%s"}}\n\n' % (b"x" * (100 << 10))
         if number == 1:
             yield b"retry: 0\nid: e-1\ndata: {]}\n\n"
             yield b'id: e-2\ndata: {"jsonrpc":"2.0","id":7,"method":"ping"}\n\n'
@@ -211,3 +228,24 @@ async def test_messages_without_a_response_are_posted_eight_at_a_time_and_nothin
                 await anyio.lowlevel.checkpoint()
             await answered(read, write, request("ping", 2))
         assert server.most_at_once == 8 and len(server.posts) == 1002  # no more than a thousand wait
+
+
+async def test_a_subscription_may_last_for_ever_and_an_event_of_it_may_not() -> None:
+    async with streams(max_message_bytes=1 << 20) as (_, write, server, connections):
+        with Delivery() as delivery, anyio.fail_after(20), pytest.raises(MCPError, match="max_message_bytes"):
+            await write.send(request("subscriptions/listen"))
+        assert delivery.broke is Broke.CONTENT and server.streamed == 4
+        assert connections.slots.borrowed_tokens == 0
+
+
+async def test_what_comes_after_a_message_that_nobody_takes_waits_in_the_server() -> None:
+    async with streams(max_message_bytes=1 << 20) as (read, write, server, _):
+        server.flooding = True
+        await answered(read, write, request("initialize"))
+        with peak_growth() as growth, anyio.fail_after(60):
+            await write.send(notification("notifications/initialized"))
+            for _ in range(200):
+                await read.receive()
+                for _ in range(20):  # turns in which the socket is read
+                    await anyio.lowlevel.checkpoint()
+        assert growth() < 8 << 20

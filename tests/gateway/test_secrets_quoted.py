@@ -65,10 +65,9 @@ async def test_no_log_has_a_secret_of_an_answer_that_cannot_be_read(
         async with Gateway(config) as gate, gate.lease(trajectory="t", task=None, seed=1) as session:
             with pytest.raises(GatewayError) as caught:
                 await session.call("look", {})
-            with pytest.raises(GatewayError) as of_mcp:  # which logs what it cannot read
+            with pytest.raises(GatewayError) as of_mcp:
                 await session.connection("world").list_raw(timeout_s=10)
     assert SECRET not in str(of_mcp.value)
-    assert any(record.name == "mcp.client.streamable_http" and record.levelno >= 40 for record in caplog.records)
     assert SECRET not in caplog.text and SECRET not in str(caught.value)
     assert SECRET not in capsys.readouterr().err
 
