@@ -120,7 +120,7 @@ async def measure(entry: dict[str, Any], server: int | None, sessions: int, step
     """Runs the workload against the server of `entry`.
 
     Args:
-        server: The process id of a server that is no child of the gateway; 0 to find the gateway's child; None for a
+        server: The process id of a server that is not a child of the gateway; 0 to find the gateway's child; None for a
             server in this process.
     """
     config = GatewayConfig.model_validate(

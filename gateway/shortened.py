@@ -7,7 +7,7 @@ from typing import Any, cast
 
 MOST_CHARACTERS = 8192
 _NODE = 4
-"""What a value that is no string counts as, in characters."""
+"""What a value that is not a string counts as, in characters."""
 _DEEPEST = 30
 
 

@@ -216,7 +216,7 @@ class CallFault(StrEnum):
 
 @dataclass(kw_only=True, slots=True)  # not frozen: one is made for each call, at three times the cost
 class ToolResult:
-    """The result of a tool call. `is_error` means that the tool said no, which the policy reads; it is no failure."""
+    """The result of a tool call. `is_error` means that the tool said no, which the policy reads: not a failure."""
 
     content: tuple[Content, ...] = ()
     structured: Mapping[str, Any] | None = None

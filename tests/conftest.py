@@ -11,7 +11,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-# The same examples on every run, and no clock: a busy machine is no failure.
+# The same examples on every run, and no clock: a busy machine is not a failure.
 settings.register_profile("mcp_rollout", deadline=None, derandomize=True, database=None)
 settings.load_profile("mcp_rollout")
 

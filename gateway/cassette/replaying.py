@@ -100,7 +100,7 @@ class ReplayedLeases:
                 if request.task is not None:
                     await session.reset(request.task)
                 yield session
-                # Not in `finally`: of a trajectory that failed, further calls are no difference.
+                # Not in `finally`: of a trajectory that failed, further calls make no difference.
                 sending.check_finished()
             finally:
                 # Before the stack releases the live servers: a task that outlives the block cannot call them any more.

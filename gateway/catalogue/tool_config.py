@@ -97,7 +97,7 @@ def read_lock(path: str | Path) -> list[LockEntry]:
     """Our entries of a tool config file, which may also list tools of other classes.
 
     Raises:
-        ConfigError: the file is no tool config, or an entry was changed after it was written;
+        ConfigError: the file is not a tool config, or an entry was changed after it was written;
             `ConfigErrors` for several.
     """
     tools = read_mapping(path).get("tools")
@@ -160,7 +160,7 @@ def lock_entry(config: Mapping[str, Any], exposed_name: str) -> LockEntry:
 def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
     """Compare the lock with live servers: a readable difference for each changed or missing tool.
 
-    A tool that only the servers have is no difference: the policy never sees it.
+    A tool that only the servers have makes no difference: the policy never sees it.
     """
     live = {(tool.server, tool.name): tool for tool in policy_tools(catalogue)}
     differences: list[str] = []

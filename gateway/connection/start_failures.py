@@ -22,7 +22,7 @@ def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | 
     if abandoned is not None:
         return ServerUnavailable(f"given up during its handshake: {abandoned}", server=server)
     bound = f"{config.label!r} did not finish its handshake in {config.start_timeout_s:g} s"
-    # A process without memory often hangs instead of ending: then the limit is the cause, and more time is no remedy.
+    # A process without memory often hangs instead of ending: then the limit is the cause; more time does not help.
     if exhausted := link.exhausted or link.out_of_memory():
         bound = f"{bound}: {exhausted}, the limit in its entry"
         return ConnectTimeout(link.describe(bound), server=server)

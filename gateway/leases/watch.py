@@ -127,7 +127,7 @@ class ToolWatch:
 async def _differences(published: Mapping[str, ToolDefinition], now: Mapping[str, ToolDefinition]) -> list[str]:
     """One difference for each published tool that has changed or is gone; keys are the server's own names.
 
-    Added tools are no difference: the policy does not see them. Of many changed tools the first ones are described.
+    Added tools make no difference: the policy does not see them. Of many changed tools the first ones are described.
     """
     found: list[str] = []
     more = 0

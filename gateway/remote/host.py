@@ -59,13 +59,13 @@ class RemoteHost:
         try:
             found = await self.request("server/discover", {}, wait_s=_WAIT_S)
         except HostError as error:
-            raise HostRefused(f"{self.url} is no MCP server of {PROTOCOL}: {error}") from error
+            raise HostRefused(f"{self.url} is not an MCP server of {PROTOCOL}: {error}") from error
         except WorldLost as error:
             raise WorldLost(f"{error.problem} (is the address right, and mcp-rollout serve running?)") from error
         capabilities = cast("Json", found.get("capabilities") or {})
         extension: Any = cast("Json", capabilities.get("extensions") or {}).get(EXTENSION)
         if not isinstance(extension, dict):
-            raise HostRefused(f"{self.url} is no gateway that serves worlds: start one with mcp-rollout serve")
+            raise HostRefused(f"{self.url} is not a gateway that serves worlds: start one with mcp-rollout serve")
         if cast("Json", extension).get("version") != VERSION:
             raise HostRefused(
                 f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"

@@ -48,7 +48,7 @@ def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: Server
     """The result that was encoded, with this side's time; what its server asked and reported is added to `events`.
 
     Raises:
-        ValueError: it is no result, or its outcome is malformed.
+        ValueError: it is not a result, or its outcome is malformed.
     """
     meta = raw.get("_meta")
     # Taken out before the result is read, or it would be part of the trajectory's `meta`.

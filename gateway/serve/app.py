@@ -157,11 +157,11 @@ class ServeApp:
         try:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
-            return Answer(400, _error(None, -32700, f"the body is no JSON-RPC message: {error}"))
+            return Answer(400, _error(None, -32700, f"the body is not a JSON-RPC message: {error}"))
         number, method, given = message.get("id"), message.get("method"), message.get("params", {})
         # The id by its type: true and false are integers to `isinstance`.
         if not isinstance(method, str) or not isinstance(given, dict) or type(number) not in (int, str, type(None)):
-            return Answer(400, _error(None, _INVALID_REQUEST, "the body is no JSON-RPC request"))
+            return Answer(400, _error(None, _INVALID_REQUEST, "the body is not a JSON-RPC request"))
         params = cast("dict[str, Any]", given)
         # A notification has no answer but its status, 202, which is mcp's server's to give.
         if number is None:

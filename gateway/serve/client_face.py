@@ -115,7 +115,7 @@ class ClientFace:
         session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         connection, number, params = self._open.get(session), message.get("id"), message.get("params")
-        # mcp's server refuses what is no request of an open session, in the words of the protocol.
+        # mcp's server refuses what is not a request of an open session, in the words of the protocol.
         if connection is None or _era(spoken) is Era.MODERN or not isinstance(params, dict):
             return None
         lease: ServedLease | None = connection.state.get("lease")

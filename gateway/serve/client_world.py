@@ -119,7 +119,7 @@ class WorldRequest:
 
 
 async def route(client: ClientGateway, method: str, params: Json, send: Send) -> Json:
-    """The result of a request that is no call of a tool.
+    """The result of a request that is not a call of a tool.
 
     One server gets it as it is. Of several, those that declared the capability do: lists become one, prompts have their
     server's name before their own, and resources are asked of one after the other.

@@ -129,7 +129,7 @@ def read_json(data: bytes) -> Json:
     """A JSON object. Raises ValueError for anything else, and for one nested more than 200 deep."""
     message: Any = parse_json(data)
     if not isinstance(message, dict):
-        raise ValueError("the answer is no JSON-RPC message")
+        raise ValueError("the answer is not a JSON-RPC message")
     return cast("Json", message)
 
 
@@ -158,7 +158,7 @@ def result_of(response: Json) -> Json:
             case JSONRPCResponse(result=found):
                 result = found
             case _:
-                raise ValueError("the answer is no JSON-RPC response")
+                raise ValueError("the answer is not a JSON-RPC response")
     if problem := excess(cast("Json", result)):
         raise ValueError(problem)
     return cast("Json", result)

@@ -25,7 +25,7 @@ _SUBSCRIBE = "subscriptions/listen"
 _MOST_FAILED_RESUMPTIONS = 2
 _RESUME_S = 1.0
 """Before a stream is resumed, where its server does not say how long to wait."""
-_NO_RESPONSE = "the answer is no response to this request"
+_NO_RESPONSE = "the answer is not a response to this request"
 _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
 _PIECE_BYTES = 128 << 10
@@ -63,7 +63,7 @@ class HttpCalls(OwnChannel):
             silent_s: How long a subscription may be silent before it counts as broken.
 
         Raises:
-            ValueError: what came is no response to it.
+            ValueError: what came is not a response to it.
             HttpFault: nothing came that could be one.
         """
         lasts = silent_s if request["method"] == _SUBSCRIBE else None
@@ -105,7 +105,7 @@ class HttpCalls(OwnChannel):
             await self._followed(EventStream(self._exchanges.limit), None, Delivery(), math.inf)
 
     def _check(self, answer: HttpAnswer) -> None:
-        """Raise where an answer that is no event stream cannot hold the response, before its body is read."""
+        """Raise where an answer that is not an event stream cannot hold the response, before its body is read."""
         if answer.status == 404 and self._exchanges.requests.session_id:
             # Streamable HTTP, "Session Management": this status and this header mean that the session is over.
             raise StatusFault(answer, Broke.SESSION, "the server has ended this session and what it held")
@@ -260,7 +260,7 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
         if not is_response(message) or not answers(message, request["id"]):
             raise ValueError(_NO_RESPONSE)
         if answer.status != 200 and error is None:
-            raise ValueError("the answer is no error")
+            raise ValueError("the answer is not an error")
     except ValueError as fault:
         if answer.status != 200:
             raise StatusFault(answer, error=error) from fault

@@ -103,9 +103,9 @@ def parse_line(line: bytes) -> JSONRPCMessage | None:
 
 
 def parse_message(found: Json) -> JSONRPCMessage | None:
-    """A message in mcp's form; None for what is no message at all.
+    """A message in mcp's form; None for what is not a message at all.
 
-    An answer that is no valid response, or has more items than are handled, becomes an error response, so that its
+    An answer that is not a valid response, or has more items than are handled, becomes an error response, so that its
     caller need not wait for the deadline.
     """
     try:

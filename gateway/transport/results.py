@@ -110,7 +110,7 @@ def _texts(blocks: list[Any]) -> tuple[Content, ...] | None:
 
 
 def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elapsed_s: float) -> ToolResult:
-    """Our form of a result. Structured content that is no object is put under `result`.
+    """Our form of a result. Structured content that is not an object is put under `result`.
 
     Raises:
         ValueError: binary content that is not base64.

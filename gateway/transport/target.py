@@ -71,5 +71,5 @@ def _build(config: ServerConfig, server: str) -> Any:
     kind = type(made).__name__
     if isinstance(made, Coroutine):
         cast("Coroutine[Any, Any, Any]", made).close()  # Python would warn that it was never awaited
-    problem = f"{config.factory} returned {kind}, which is no server"
+    problem = f"{config.factory} returned {kind}, which is not a server"
     raise ConfigError(problem, key=key, remedy="return an MCPServer, or mcp_servers.kit.InProcess(server)")

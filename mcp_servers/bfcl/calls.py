@@ -65,7 +65,7 @@ def parse(text: str) -> ast.Call:
     """Parse the text of a call.
 
     Raises:
-        SyntaxError: It is no Python expression; the message is that of `eval`.
+        SyntaxError: It is not a Python expression; the message is that of `eval`.
         ValueError: It is anything but one call of a function or of an object's method.
     """
     body = cast("ast.Expression", compile(text, "<string>", "eval", ast.PyCF_ONLY_AST)).body

@@ -72,5 +72,5 @@ def main() -> None:
     )
     given = arguments.parse_args()
     if not given.directory.is_dir():
-        arguments.error(f"--directory {given.directory} is no directory")
+        arguments.error(f"--directory {given.directory} is not a directory")
     serve(create_server(given.directory), given.http)

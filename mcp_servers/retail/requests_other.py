@@ -50,7 +50,7 @@ def price_of(draft: Draft) -> Request:
             needs_customer=False,
         ),
         f"The {product.name} with {described(variant.options)} costs {dollars(variant.price)} and is in stock.",
-        # Variants differ in price, so a message with several prices is no answer.
+        # Variants differ in price, so a message with several prices is not an answer.
         states(variant.price, by_any(product.product_id, "search_products", "get_product"), beside=1),
     )
 

@@ -86,7 +86,7 @@ class Statement:
     looked_up: tuple[tuple[str, ...], ...] = ()
     """Look-ups (`lookup`) that the agent needs: one of each tuple."""
     beside: int = 2
-    """How many other values the message may contain; a message with all of them is no answer."""
+    """How many other values the message may contain; a message with all of them is not an answer."""
     refused: str | None = None
     """The order about which the customer must have said no before."""
 

@@ -24,14 +24,14 @@ def read_config(arguments: Sequence[str]) -> MCPConfig:
     """AReaL's configuration with our section, as AReaL reads it.
 
     Raises:
-        ConfigError: there is no such file, or it is no YAML; a key is unknown, missing or not in the file; or a value
+        ConfigError: there is no such file, or it is not YAML; a key is unknown, missing or not in the file; or a value
             is not valid.
         SystemExit: `--config` is missing, or help was asked for.
     """
     file = configuration_file(arguments)
     if not file.is_file():
         raise ConfigError("no such file", file=file, key="--config", remedy="name AReaL's configuration")
-    read_mapping(file)  # Hydra's message about a file that is no YAML is a traceback
+    read_mapping(file)  # Hydra's message about a file that is not YAML is a traceback
     try:
         config, _ = load_expr_config(list(arguments), MCPConfig)
     except (HydraException, OmegaConfBaseException) as error:

@@ -30,7 +30,7 @@ async def check_ranks(*, timeout_s: float) -> None:
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
-            raise _fault(f"{address!r} is no address", SERVERS, "write HOST:PORT,...")
+            raise _fault(f"{address!r} is not an address", SERVERS, "write HOST:PORT,...")
         try:
             async with asyncio.timeout(timeout_s):
                 await _connected(host.strip("[]"), int(port))

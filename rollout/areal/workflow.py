@@ -167,7 +167,7 @@ def _rows_of(trace: Trace) -> int:
 
 
 def _origin(engine: InferenceEngine, data: Mapping[str, Any], sample: int) -> Origin:
-    """The trajectory's origin. An index that is no integer counts as 0 here; `Task.from_row` refuses it."""
+    """The trajectory's origin. An index that is not an integer counts as 0 here; `Task.from_row` refuses it."""
     context = workflow_context.get()
     extra = data.get("extra_info")
     index = extra.get("index") if isinstance(extra, Mapping) else None

@@ -128,7 +128,7 @@ def run_cell(module: str, *arguments: str, python: str = sys.executable, bound_s
 
 
 def medians(runs: Sequence[Any]) -> Any:
-    """The runs' common form with the median of each number; what is no number is the first run's."""
+    """The runs' common form with the median of each number; what is not a number is the first run's."""
     first = runs[0]
     if isinstance(first, Mapping):
         fields = cast("Mapping[str, Any]", first)

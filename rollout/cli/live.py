@@ -24,7 +24,7 @@ from rollout.trace.heartbeat import watched
 
 ProgressEvery = Annotated[
     float,
-    typer.Option(min=0.1, help="Seconds between lines of progress where standard error is no terminal."),
+    typer.Option(min=0.1, help="Seconds between lines of progress where standard error is not a terminal."),
 ]
 REFRESH_S = 0.5
 _KINDS = 4

@@ -74,9 +74,8 @@ def _check(name: str) -> None:
     near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").lstrip("0123456789_")[:40]
     usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
     remedy = f"for example {near}" if usable else "for example shop"
-    problem = (
-        f"{name!r} is no usable name: a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
-    )
+    form = "a lower-case letter, then lower-case letters, digits, _ (40 at most); no keyword"
+    problem = f"{name!r} is not a usable name: {form}"
     raise ConfigError(problem, key="NAME", remedy=remedy)
 
 

@@ -162,7 +162,7 @@ def _json_object(text: str | None) -> dict[str, Any]:
         return TypeAdapter(dict[str, Any]).validate_json(text or "{}")
     except ValidationError as error:
         remedy = """write it as in --body '{"max_completion_tokens": 2000}'"""
-        raise ConfigError("is no JSON object", key="--body", remedy=remedy) from error
+        raise ConfigError("is not a JSON object", key="--body", remedy=remedy) from error
 
 
 def _api_key(variable: str | None) -> str | None:

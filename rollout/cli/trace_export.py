@@ -92,7 +92,9 @@ def export(
     as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
     text = f"{output}: {exported.rows} {kind}{as_ids}; {exported.left_out} trajectories left out"
     if exported.without_ids:
-        text += f", {exported.without_ids} of them because they are no plain conversation and have no model's token ids"
+        text += (
+            f", {exported.without_ids} of them because they are not plain conversations and have no model's token ids"
+        )
     if exported.without_pair:
         text += f", {exported.without_pair} of them because none of their row differs by {min_margin:g} in reward"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)

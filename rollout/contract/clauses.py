@@ -179,7 +179,7 @@ async def _concurrent_replies(session: Session, server: str, seq: int) -> Reply:
         for _ in range(3):
             group.start_soon(ask)
     for problem in problems:
-        if not isinstance(problem, HarnessError):  # the server ended: that is no answer of its
+        if not isinstance(problem, HarnessError):  # the server ended: that is not an answer of its
             raise problem
     if problems:
         raise ClauseFailed(f"reply {seq}, asked for three times at once: {problems[0]}")

@@ -31,7 +31,7 @@ def advise(
     with_directory: tuple[Isolation, EntryChanges] | None = None,
 ) -> Advice:
     """Advise the strongest scope that the server needs. `shared` has to be declared besides: that no probe saw a leak
-    is no evidence that there is none.
+    is not evidence that there is none.
 
     Args:
         shared: The verdict under scope `shared`; None where the server cannot be shared.

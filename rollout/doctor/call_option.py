@@ -15,7 +15,7 @@ from rollout.environment.startup import opened_where_possible
 
 
 def parse_call_option(text: str, servers: Sequence[str]) -> CallOption:
-    """Parse the value of `--call`. Raises ConfigError: the arguments are no JSON object."""
+    """Parse the value of `--call`. Raises ConfigError: the arguments are not a JSON object."""
     name, given, arguments = text.partition("=")
     known = addressed_server(name, servers)
     server, tool = (known, name.removeprefix(f"{known}/")) if known else name.rpartition("/")[::2]
@@ -29,7 +29,7 @@ def addressed_server(name: str, servers: Sequence[str]) -> str | None:
 
 
 def parse_arguments(text: str, *, key: str, example: str) -> dict[str, Any]:
-    """Raises ConfigError: the text is no JSON object."""
+    """Raises ConfigError: the text is not a JSON object."""
     try:
         parsed: object = json.loads(text)
     except json.JSONDecodeError as error:

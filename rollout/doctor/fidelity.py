@@ -87,6 +87,6 @@ def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
 
 
 def schema_problems(tools: Sequence[ToolDefinition]) -> list[str]:
-    """One message for each policy tool whose input schema is no valid JSON Schema."""
+    """One message for each policy tool whose input schema is not a valid JSON Schema."""
     faults = {tool.name: schema_fault(cast("Mapping[str, Any]", tool.input_schema)) for tool in tools if not tool.role}
     return [f"{name}: its input schema is not valid JSON Schema: {fault}" for name, fault in faults.items() if fault]

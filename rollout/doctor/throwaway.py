@@ -159,7 +159,7 @@ class Throwaway:
         rules = [*writable, *_DEVICES]
         return entry.model_copy(
             update={
-                # The command is no Python server any more, but the program that confines it: nothing to fork from.
+                # The command is not a Python server any more, but the program that confines it: nothing to fork from.
                 "start": Start.SPAWN,
                 "command": sys.executable,
                 "args": ("-I", "-S", str(_CONFINED), ":".join(rules), port, program, *args),
@@ -196,7 +196,7 @@ class Throwaway:
 def why_not(entry: ServerConfig) -> str:
     """Why the server cannot have a throwaway place, empty where it can."""
     if entry.kind is not Kind.STDIO:
-        return "it is no process of ours"
+        return "it is not a process of ours"
     if abi() < 1:
         return "this system cannot confine a process to a directory (Landlock, Linux 5.13)"
     if Path(entry.command or "").name in _CONTAINERS:

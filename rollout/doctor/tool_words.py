@@ -90,7 +90,7 @@ class Hints:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Hints:
-        """The hints of one tool as its server sent it; what is no boolean counts as not sent."""
+        """The hints of one tool as its server sent it; what is not a boolean counts as not sent."""
         sent, meta = _object(raw.get("annotations")), _object(raw.get("_meta"))
         most = meta.get(TRAJECTORIES_META)
         flags = [sent.get(name) for name in ("readOnlyHint", "destructiveHint", "openWorldHint")]

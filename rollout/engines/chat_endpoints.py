@@ -194,7 +194,7 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
     kind, url = options.engine.split(":", 1)
     if not url.startswith(("http://", "https://")):
         remedy = f"the base address of the API, as in {kind}:https://api.example.com/v1"
-        raise ConfigError(f"{url!r} is no address", key="--engine", remedy=remedy)
+        raise ConfigError(f"{url!r} is not an address", key="--engine", remedy=remedy)
     key, headers = options.api_key, {}
     if kind == "anthropic":
         headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})

@@ -65,7 +65,7 @@ class Engine(Protocol):
 
     @property
     def token_ids(self) -> TokenIds:
-        """What the ids in its traces are; ids that are no model's cannot be trained on."""
+        """What the ids in its traces are; ids that are not a model's cannot be trained on."""
         ...
 
     def tokens(self) -> TokenBuilder:

@@ -69,7 +69,7 @@ class EngineHttp:
                 url, tls=certificates(), timeout=timeout, api_key=api_key, headers=headers, limits=limits
             )
         except (httpx2.InvalidURL, ValueError) as error:
-            raise ConfigError(f"{url!r} is no address: {error}", key="--engine") from error
+            raise ConfigError(f"{url!r} is not an address: {error}", key="--engine") from error
         self.url = str(self._client.base_url).rstrip("/")
 
     async def aclose(self) -> None:

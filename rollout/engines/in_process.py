@@ -71,7 +71,7 @@ def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTraine
         ConfigError: there is no model, or it does not load on this device.
     """
     if not (Path(path) / "config.json").is_file():
-        problem = f"{path} is no model directory: it has no config.json"
+        problem = f"{path} is not a model directory: it has no config.json"
         raise ConfigError(problem, key="--engine", remedy="give a directory as save_pretrained writes it")
     if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ConfigError(f"there is no {dtype!r}", key="--dtype", remedy="one of float32, bfloat16, float16")

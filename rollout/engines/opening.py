@@ -251,7 +251,7 @@ async def opened_factory(options: EngineOptions) -> AsyncGenerator[Engine]:
     It returns an `Engine`, or an async context manager that yields one and closes what it opened.
 
     Raises:
-        ConfigError: there is no such factory, it raises, or what it returns is no engine.
+        ConfigError: there is no such factory, it raises, or what it returns is not an engine.
     """
     factory: Any = import_function(options.engine, key="--engine")
     try:

@@ -2,7 +2,7 @@
 
 Everywhere in this program a logprob is that of the sampled id under the distribution it was drawn from: the logits
 divided by the temperature and, where top-p or top-k excluded tokens, renormalised over the rest. At temperature 0 there
-is no draw; then it is the logprob at temperature 1 with nothing excluded.
+is not a draw; then it is the logprob at temperature 1 with nothing excluded.
 
 Engines report one of three kinds. vLLM reports `raw` ones unless it was started with `--logprobs-mode
 processed_logprobs`, which gives `drawn`; SGLang reports `scaled` ones unless it was started with

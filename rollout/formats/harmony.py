@@ -49,7 +49,7 @@ class _HarmonyFormat(Format):
     def _call(self, recipient: str, body: str | None, ending: str) -> Call:
         before, _, name = recipient.rpartition("functions.")
         if before or not recipient.startswith("functions."):
-            return self.unreadable(f"{quoted(recipient)} is no tool", name=recipient)
+            return self.unreadable(f"{quoted(recipient)} is not a tool", name=recipient)
         if body is None or ending != _CALL:
             return self.unreadable(f"The tool call has no {_MESSAGE if body is None else _CALL}", name=name)
         try:

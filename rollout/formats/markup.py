@@ -72,7 +72,7 @@ class _MarkupFormat(BlockFormat):
             return self.unreadable(f"The tool call has no {self.function.ending}", name=name)
         found, rest = self.parameter.split(inside)
         if rest:
-            return self.unreadable(f"{quoted(rest)} is no parameter", name=name)
+            return self.unreadable(f"{quoted(rest)} is not a parameter", name=name)
         schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
         for tag, text in found:
             key = tag.group(1).strip()
@@ -96,7 +96,7 @@ class _GLMFormat(BlockFormat):
         if not name or "<" in name:
             return [self.unreadable(f"The tool call names no tool, but begins with {quoted(body)}")]
         if left := _GLM_PAIR.sub("", rest).strip():
-            return [self.unreadable(f"{quoted(left)} is no argument", name=name)]
+            return [self.unreadable(f"{quoted(left)} is not an argument", name=name)]
         schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
         for pair in _GLM_PAIR.finditer(rest):
             key = pair.group(1).strip()

@@ -36,7 +36,7 @@ def build_agent(environment: Environment) -> Agent | None:
     """Import the environment's agent and make an instance for one trajectory; None where it names none.
 
     Raises:
-        ConfigError: there is no such class, it is no agent, or it does not take these arguments.
+        ConfigError: there is no such class, it is not an agent, or it does not take these arguments.
     """
     config, file = environment.agent, environment.file
     if config is None:

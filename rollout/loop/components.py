@@ -119,7 +119,7 @@ class WorldScore:
 async def function_parts(config: RewardConfig, trace: Trace, world: WorldScore) -> dict[str, float]:
     """Call the functions, in their order, each as `function(trace, world)`.
 
-    One that is no coroutine function runs in a thread, so that it can take its time. It must not change the trace.
+    One that is not a coroutine function runs in a thread, so that it can take its time. It must not change the trace.
 
     Raises:
         ConfigError: a function cannot be imported.
@@ -156,4 +156,4 @@ async def _computed(name: str, path: str, timeout_s: float, trace: Trace, world:
             value = await anyio.to_thread.run_sync(function, trace, world, abandon_on_cancel=True)
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
-    raise RewardError(f"{path} returned {value!r:.100}, which is no finite number")
+    raise RewardError(f"{path} returned {value!r:.100}, which is not a finite number")

@@ -45,7 +45,7 @@ class Group:
         self._usable: set[int] = set()
         """Those of them that ended without a failure."""
         self._lost: dict[int, str] = {}
-        """Why the others of them cannot be branched at, or are no leaf of the tree."""
+        """Why the others of them cannot be branched at, or are not a leaf of the tree."""
         self._change = anyio.Event()
         self._is_tree = False
 

@@ -117,7 +117,7 @@ class Replay(AroundSession):
         if self._restores:
             self._skipped_replies += role is Role.REPLY
             return recorded
-        # Every trajectory starts its user, so this is no call of a turn.
+        # Every trajectory starts its user, so this is not a call of a turn.
         self._sent += role is not Role.START
         result = await self._session.invoke(role, arguments, server=server)
         return self._compared(name, arguments, recorded, result)

@@ -116,7 +116,7 @@ async def _asked(policy: Policy, ids: list[int], *, max_tokens: int, turn: int) 
     if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):
         raise EngineError(f"the policy returned {len(completion.logprobs)} logprobs for {len(completion.ids)} ids")
     if completion.logprobs and not _is_finite(completion.logprobs):
-        raise EngineError("the policy returned logprobs that are no finite numbers")
+        raise EngineError("the policy returned logprobs that are not finite numbers")
     return completion
 
 

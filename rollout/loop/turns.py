@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class TrajectoryOver(BaseException):
-    """The trajectory has ended: a limit, a filter, the user, or the agent itself. Let it pass; it is no failure.
+    """The trajectory has ended: a limit, a filter, the user, or the agent itself. Let it pass; it is not a failure.
 
     Not an `Exception`, so that an agent's own `except Exception` does not catch it.
     """

@@ -26,7 +26,7 @@ def compile_template(text: str) -> Template:
     """Compile a chat template; it runs in a sandbox.
 
     Raises:
-        TemplateError: it is no template.
+        TemplateError: it is not a template.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]

@@ -100,8 +100,8 @@ class Pieces(TextTokenizer):
             options: as for `apply_chat_template`; a generation prompt is for the end of `new`.
 
         Returns:
-            None where that is not certain: the rendering of `past` is no beginning of the other, or not one that ends
-            at a marker.
+            None where that is not certain: the rendering of `past` is not a beginning of the other, or does not end at
+            a marker.
         """
         alone = {**options, "tokenize": False, "add_generation_prompt": False}
         key = _key(past, alone) if self._keeps else ""
@@ -168,7 +168,7 @@ class Pieces(TextTokenizer):
 def markers_of(tokenizer: Any) -> dict[str, int]:
     """Ids of the markers that a chat template writes and at which its tokenizer splits text; empty if it has none.
 
-    A marker that shares text with another added token, or that takes spaces beside it, is no place to split at.
+    A marker that shares text with another added token, or that takes spaces beside it, is not a place to split at.
     """
     template, backend = tokenizer.chat_template, getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not isinstance(template, str):

@@ -62,7 +62,7 @@ def export_sft(
     Args:
         min_reward: the lowest score of an exported trajectory.
         reproduces: whether a conversation's rendering has the trace's ids and loss mask; if not, those are exported.
-        text_only: run records of engines that gave text. Their ids are no model's: only conversations are exported.
+        text_only: run records of engines that gave text. Their ids are not a model's: only conversations are exported.
 
     Raises:
         ConfigError: a file cannot be written, or `tools` lacks an environment or a tool of a conversation.

@@ -43,8 +43,8 @@ def is_whole(path: Path) -> bool:
 
 
 def no_records(count: int, first: str) -> str:
-    """What is wrong with a journal of which lines are no records; `first` is the first one's problem."""
-    return first if count == 1 else f"{count} lines are no records; {first}"
+    """What is wrong with a journal of which lines are not records; `first` is the first one's problem."""
+    return first if count == 1 else f"{count} lines are not records; {first}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,12 +161,12 @@ def searched(trace: Trace, pattern: str, *, ignore_case: bool = False) -> Iterat
     """The lines of the trajectory that match a regular expression.
 
     Raises:
-        ConfigError: it is no regular expression.
+        ConfigError: it is not a regular expression.
     """
     try:
         expression = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
-        raise ConfigError(f"is no regular expression: {error}", key="PATTERN") from error
+        raise ConfigError(f"is not a regular expression: {error}", key="PATTERN") from error
     return (line for line in lines_of(trace) if expression.search(line[2]))
 
 

@@ -51,7 +51,7 @@ def load_lock(path: str | None, *, key: str) -> Lock:
     """Read the lock at `path`, which `key` names; without a path it has no entries.
 
     Raises:
-        ConfigError: there is no such file, or it is no lock.
+        ConfigError: there is no such file, or it is not a lock.
     """
     if path and not Path(path).is_file():
         remedy = "write it with `mcp-rollout tool-config`, or leave it out"

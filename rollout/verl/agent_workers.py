@@ -2,7 +2,7 @@
 
 verl dispatches a prompt and forgets it; its replay buffer polls TransferQueue until the prompt has ended. The prompts
 of a dead worker stay "running" there, so the trainer would wait forever. `AgentWorkers` replaces the worker and
-compares what it issued with what workers hold. Ray's own restart (`max_restarts`) is no help: it needs the arguments
+compares what it issued with what workers hold. Ray's own restart (`max_restarts`) does not help: it needs the arguments
 that the worker was made with, and verl's configuration is so large that Ray has deleted the object by then.
 """
 

@@ -26,7 +26,7 @@ class Batch:
 
 
 def origin_of(row: dict[str, Any], batch: Batch) -> Origin:
-    """The trajectory's origin. An index that is no integer counts as 0 here; `Task.from_row` refuses it."""
+    """The trajectory's origin. An index that is not an integer counts as 0 here; `Task.from_row` refuses it."""
     index = row.get("index")
     return Origin(
         row=int(index) if isinstance(index, Integral) else 0,

@@ -40,7 +40,7 @@ def explain(directory: Directory, where: str | None = None) -> Explanation:
         where: an SQL expression over the index's columns; all trajectories by default.
 
     Raises:
-        ConfigError: `where` is no such expression, or a record is gone or of another version.
+        ConfigError: `where` is not such an expression, or a record is gone or of another version.
     """
     scopes = _scopes(directory, where)
     found: list[Finding] = []

@@ -46,7 +46,7 @@ def export_html(traces: Traces, output: Path, *, where: str | None = None, token
 
     Raises:
         OSError: a file cannot be written.
-        ConfigError: `where` is no such expression, or a record is gone.
+        ConfigError: `where` is not such an expression, or a record is gone.
     """
     data = output / "data"
     shutil.rmtree(data, ignore_errors=True)

@@ -28,7 +28,7 @@ def series(runs: Runs, where: str | None) -> list[dict[str, Any]]:
     """Means by step for each run, environment and split; `steps` is [null] for an evaluation.
 
     Raises:
-        ConfigError: `where` is no condition.
+        ConfigError: `where` is not a condition.
     """
     sums = ", ".join(f"{expression} AS {name}" for name, expression in _SUMS.items())
     statement = f"""{runs.table} SELECT run_number, environment, validate, step, stop_reason, {sums}

@@ -53,7 +53,7 @@ class TokenizerTexts:
 
     Raises:
         ImportError: the library is not installed.
-        ValueError: the file is no tokenizer.
+        ValueError: the file is not a tokenizer.
     """
 
     def __init__(self, path: Path, note: str = "") -> None:
@@ -64,7 +64,7 @@ class TokenizerTexts:
         try:
             self._tokenizer: Any = library.Tokenizer.from_file(str(path))
         except Exception as error:  # boundary of the library, which raises nothing narrower
-            raise ValueError(f"{path} is no tokenizer: {error}") from error
+            raise ValueError(f"{path} is not a tokenizer: {error}") from error
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         from tokenizers.decoders import DecodeStream
@@ -127,7 +127,7 @@ def _file_of(model: str) -> Path:
 def _single(tokenizer: Any, token: int) -> str:
     try:
         return tokenizer.decode([token], skip_special_tokens=False)
-    except Exception:  # boundary of the library: an id that is no number of its
+    except Exception:  # boundary of the library: an id that is not a number of its
         return ""
 
 

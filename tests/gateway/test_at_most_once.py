@@ -268,12 +268,12 @@ async def test_a_foreign_tool_in_a_role_of_the_harness_is_resent_only_where_its_
         ):
             try:
                 await session.invoke(Role.REPLY, {"id": "x", "seq": 1, "message": "hello"}, server="world")
-            except HarnessError:  # both attempts were made, and the answer is no object
+            except HarnessError:  # both attempts were made, and the answer is not an object
                 assert numbered
             except DeliveryUnknown:
                 assert not numbered
             else:
-                raise AssertionError("its answer is no object")
+                raise AssertionError("its answer is not an object")
         assert server.ran["x"] == (2 if numbered else 1)
 
 

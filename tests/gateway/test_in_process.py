@@ -57,8 +57,8 @@ async def no_server() -> int:
             "cannot import in_process_absent: .*add the directory of the module",
         ),
         (f"{__name__}:absent", "has no function 'absent'"),
-        (f"{__name__}:no_server", r"returned coroutine, which is no server \(return an MCPServer"),
-        ("builtins:int", "returned int, which is no server"),
+        (f"{__name__}:no_server", r"returned coroutine, which is not a server \(return an MCPServer"),
+        ("builtins:int", "returned int, which is not a server"),
         ("exits:create", "cannot import exits: SystemExit"),
     ],
 )

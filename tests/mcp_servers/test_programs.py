@@ -41,7 +41,7 @@ async def test_each_server_resets_and_releases_over_stdio(arguments: list[str]):
         (["mcp_servers.user_simulator", "model", "--personas", "json:loads"], "USER_MODEL_URL is not set"),
         (["mcp_servers.user_simulator", "replay", "--recording", "missing.jsonl"], "missing.jsonl"),
         (["mcp_servers.user_simulator", "live", "--personas", "json:loads", "--page", "here"], "is not HOST:PORT"),
-        (["mcp_servers.filesystem_ops", "--directory", "missing"], "missing is no directory"),
+        (["mcp_servers.filesystem_ops", "--directory", "missing"], "missing is not a directory"),
     ],
 )
 def test_bad_use_is_one_message_and_exit_status_two(arguments: list[str], complaint: str):

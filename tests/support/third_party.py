@@ -27,7 +27,7 @@ def python(module: str, *args: str, **entry: Any) -> dict[str, Any]:
 
 
 def sqlite(database: str, **entry: Any) -> dict[str, Any]:
-    """It wants mcp 1, which is no neighbour for ours."""
+    """It wants mcp 1, which is not a neighbour for ours."""
     assert (PLACE / "python").is_dir(), f"{PLACE / 'python'} is missing: run `make third-party`"
     program = "import mcp_server_sqlite; mcp_server_sqlite.main()"
     return {

@@ -118,7 +118,9 @@ def before_first_loop(act: Callable[[], object]) -> None:
     import asyncio.runners
 
     places: list[Any] = [asyncio.base_events.BaseEventLoop]
-    places += [asyncio.runners.Runner] if hasattr(asyncio.runners, "Runner") else []  # for loops that are no subclass
+    places += (
+        [asyncio.runners.Runner] if hasattr(asyncio.runners, "Runner") else []
+    )  # for loops that are not a subclass
     originals = [(place, place.__init__) for place in places]
 
     def make(place: Any, original: Any) -> None:

@@ -24,7 +24,7 @@ def scope_type() -> type[anyio.CancelScope]:
 
 
 def unasked_end(failure: BaseException) -> ErrorData:
-    """The answer to a call that was not cancelled and whose tool raised what is no `Exception`.
+    """The answer to a call that was not cancelled and whose tool raised what is not an `Exception`.
 
     Mostly a cancellation: that of a task or future of the tool's own, which it awaited. Raises what ends the program.
     """

@@ -67,7 +67,7 @@ class LineServer:
         try:
             # As the SDK reads it, which replaces bytes that are not UTF-8.
             message = jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False)
-        except ValueError as error:  # the SDK handles what is no message
+        except ValueError as error:  # the SDK handles what is not a message
             self.to_sdk(error)
             return
         if _CANCELLED in line and isinstance(message, JSONRPCNotification):

@@ -39,8 +39,8 @@ async def test_all_missing_variables_are_named(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("localhost", "'localhost' is no address"),
-        ("127.0.0.1:99999", "'127.0.0.1:99999' is no address"),
+        ("localhost", "'localhost' is not an address"),
+        ("127.0.0.1:99999", "'127.0.0.1:99999' is not an address"),
         ("127.0.0.1:9", "no server accepts connections"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_batched_sequence_equals_the_same_sequence_decoded_alone(
 
 
 class NewTensors(TorchDispatchMode):
-    """Notes the size of each tensor that is no view of another."""
+    """Notes the size of each tensor that is not a view of another."""
 
     def __init__(self) -> None:
         super().__init__()

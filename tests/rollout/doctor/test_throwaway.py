@@ -88,7 +88,7 @@ def test_nothing_else_can_be_changed_or_reached_even_by_what_it_starts(tmp_path:
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        ({"url": "http://127.0.0.1/mcp"}, "it is no process of ours"),
+        ({"url": "http://127.0.0.1/mcp"}, "it is not a process of ours"),
         ({"command": "no-such-program"}, "there is no such program"),
         ({"command": sys.executable}, ""),
     ],

@@ -63,7 +63,7 @@ class ChatServer:
         self.refused: tuple[str, ...] = ()
         """Keys of a body that are refused."""
         self.broken = 1
-        """How many calls get arguments that are no JSON."""
+        """How many calls get arguments that are not JSON."""
 
     @property
     def app(self) -> Starlette:
@@ -218,7 +218,7 @@ async def test_an_engine_of_ones_own_plays(tmp_path: Path) -> None:
         ("examples.nothing:engine", "ModuleNotFoundError"),
         ("examples.bisecting_policy:nothing", "has no function 'nothing'"),
         ("builtins:repr", "returned str, which has no name, context_tokens"),
-        ("chat:api.example.com", "'api.example.com' is no address"),
+        ("chat:api.example.com", "'api.example.com' is not an address"),
         ("anthropic:http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
     ],
 )

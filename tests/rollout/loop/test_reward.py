@@ -95,7 +95,7 @@ async def test_quoting_what_a_tool_said_earns_nothing(tmp_path: Path) -> None:
     trace = await reward_of(tmp_path / "a", look(), "I have looked it up.", **reward)
     assert any(HARD in message["content"] for message in trace.messages)
     assert trace.reward.score == 0.0
-    # A last message that calls a tool is no answer either, whatever it says beside the call.
+    # A last message that calls a tool is not an answer either, whatever it says beside the call.
     calling = hermes.write(content=HARD, calls=[Call(name="look", arguments={"page": 1})])
     trace = await reward_of(tmp_path / "b", calling, turns=1, **reward)
     assert trace.reward.score == 0.0

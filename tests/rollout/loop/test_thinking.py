@@ -56,7 +56,7 @@ async def test_dropping_thoughts_makes_a_sample_of_what_each_user_message_was_an
 
 
 async def test_a_context_without_thoughts_is_what_the_template_makes_of_the_messages(tmp_path: Path) -> None:
-    """As a served model reads it; where calls are no part of `ByteTokens`' template, of answers."""
+    """As a served model reads it; where calls are not part of `ByteTokens`' template, of answers."""
     script = [hermes.write(thinking=f"Thought {number}.", content=f"Answer {number}.") for number in range(4)]
     trace, log = await played(tmp_path, thinking={"context": "drop_previous"}, script=script)
     for turn, generation in enumerate(log):

@@ -184,7 +184,7 @@ def test_a_template_that_escapes_what_is_not_text_renders_tools_as_it_does_witho
 
 def test_every_text_that_spells_a_control_token_of_some_model_is_broken_for_unknown_ones() -> None:
     markers = {marker for each in FORMATS.values() for marker in each.markers}
-    spellings = {*markers, *SPELLED} - {"<function=", "<invoke "}  # which are no tokens
+    spellings = {*markers, *SPELLED} - {"<function=", "<invoke "}  # which are not tokens
     for spelling in sorted(spellings):
         (message,), _ = KNOWN.broken([{"role": "user", "content": f"a{spelling}b"}], [])
         assert spelling not in message["content"] and message["content"].replace(" ", "") == f"a{spelling}b"

@@ -142,7 +142,7 @@ def test_every_cut_of_a_call_is_answered(name: str) -> None:
 BROKEN = {
     "hermes": ('<tool_call>{"name": "note", "arguments": {</tool_call>', "not valid JSON"),
     "qwen3_coder": ("<tool_call>\n<function=note>\n<parameter=text>\nx\n</function>\n</tool_call>", "no </parameter>"),
-    "glm": ("<tool_call>note\n<arg_key>text</arg_key>\n<arg_value>x\n</tool_call>", "is no argument"),
+    "glm": ("<tool_call>note\n<arg_key>text</arg_key>\n<arg_value>x\n</tool_call>", "is not an argument"),
     "seed": ("<seed:tool_call>\n<function=note>\n<parameter=text>x\n</seed:tool_call>", "no </function>"),
     "minimax": ('<minimax:tool_call>\n<invoke name="note">\n</minimax:tool_call>', "no </invoke>"),
     "kimi": (
@@ -195,7 +195,7 @@ def test_gpt_oss_calls_that_verl_drops_in_silence_are_read() -> None:
 
 def test_gpt_oss_messages_to_anyone_but_a_function_are_answered() -> None:
     (call,) = ours("gpt-oss", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>").calls
-    assert call.name == "python" and call.problem is not None and "is no tool" in call.problem
+    assert call.name == "python" and call.problem is not None and "is not a tool" in call.problem
 
 
 def test_nested_arguments_of_gemma_are_read_whole() -> None:

@@ -82,7 +82,7 @@ def test_only_what_is_worth_imitating_is_exported(tmp_path: Path) -> None:
     unscored = played()
     unscored.reward = None
     # A call that names a tool is no better for it: what was read of it is not what was written.
-    unreadable = [played(name="", problem="no name"), played(problem="the arguments are no object")]
+    unreadable = [played(name="", problem="no name"), played(problem="the arguments are not an object")]
     traces = [played(0.8), played(0.79), withdrawn, unscored, *unreadable]
     done = export_sft(traces, tmp_path / "sft.jsonl", tools=TOOLS, min_reward=0.8)
     assert done == Exported(rows=1, left_out=3, as_ids=2)

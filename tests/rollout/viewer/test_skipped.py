@@ -44,4 +44,4 @@ def test_a_reader_warns_of_each_torn_file_once(tmp_path: Path) -> None:
                 pages.prompt_limits()
         warned = [entry for entry in logs if entry["log_level"] == "warning"]
         assert sorted(Path(entry["file"]).name for entry in warned) == sorted(names)
-        assert any("2 lines are no records" in entry["problem"] for entry in warned)
+        assert any("2 lines are not records" in entry["problem"] for entry in warned)
