@@ -1,13 +1,10 @@
-"""`mcp_wire`: it stays small and below both sides of a connection; its streams are filled by callbacks."""
+"""Streams that callbacks of the event loop fill."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import os
-import sys
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import anyio
 import pytest
@@ -15,37 +12,6 @@ import pytest
 from mcp_wire.streams import Inbox
 
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).parents[1]
-
-
-def imports(path: Path) -> set[str]:
-    """Modules that a file imports, and what it takes from them as `module.name`."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
-
-
-async def test_it_imports_little() -> None:
-    # The last two parse HTTP/1.1: answers and requests.
-    allowed = {"mcp_wire", "mcp_types", "pydantic_core", "httptools", "uvicorn", *sys.stdlib_module_names}
-    assert {name.split(".")[0] for path in (ROOT / "mcp_wire").glob("*.py") for name in imports(path)} <= allowed
-
-
-async def test_more_than_one_side_imports_each_of_its_modules() -> None:
-    sides = {path.stem: set[str]() for path in (ROOT / "mcp_wire").glob("*.py") if path.stem != "__init__"}
-    for package in ("gateway", "mcp_servers"):
-        for path in (ROOT / package).rglob("*.py"):
-            # `serve` beside the rest of the gateway: what it answers are other clients.
-            side = "serve" if path.is_relative_to(ROOT / "gateway" / "serve") else package
-            for name in imports(path):
-                module = name.removeprefix("mcp_wire.").split(".")[0]
-                if name.startswith("mcp_wire.") and module in sides:
-                    sides[module].add(side)
-    assert {module for module, users in sides.items() if len(users) < 2} == set()
 
 
 @pytest.fixture

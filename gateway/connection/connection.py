@@ -237,6 +237,8 @@ class Connection:
 
     async def _on_mcp_message(self, message: IncomingMessage) -> None:
         """Notifications of transports that do not pass them to the link."""
+        if self._calls.notes_delivery:  # passed already, such as what acknowledges a client's subscription
+            return
         passed = isinstance(message, mcp.LoggingMessageNotification | mcp.ToolListChangedNotification)
         if passed or (self.relays and not isinstance(message, Exception | mcp.ProgressNotification)):
             params = message.params.model_dump(by_alias=True, mode="json", exclude_none=True) if message.params else {}

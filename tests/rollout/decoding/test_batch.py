@@ -130,7 +130,7 @@ def test_grouped_attention_is_attention_with_repeated_keys(heads: int, kv_heads:
     repeated = [each.repeat_interleave(heads // kv_heads, dim=1) for each in (key, value)]
     wanted = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=visible)
     found, _ = grouped_attention(torch.nn.Module(), query, key, value, visible, scaling=64**-0.5)
-    assert (found - wanted.transpose(1, 2)).abs().max() < 5e-7
+    assert (found - wanted.transpose(1, 2)).abs().max() < 1e-6  # eight times the rounding of a float32 near 1
 
 
 def test_sequences_that_join_between_steps_do_not_disturb_the_others(model: PreTrainedModel) -> None:
