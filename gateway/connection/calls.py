@@ -25,9 +25,9 @@ from gateway.connection.tool_listing import raw_tools
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
 from gateway.transport.call_failures import failure
-from gateway.transport.channel import Json
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
+from gateway.transport.messages import Json
 from gateway.transport.results import PlainResult, read_answer, read_result
 from gateway.types import ToolResult
 

@@ -13,13 +13,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError
 from pydantic_core import to_json
 
-from gateway.transport.channel import Json, OwnChannel, answers, is_response, read_json, result_of, typed
+from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault
 from gateway.transport.link import Link
+from gateway.transport.messages import Json, answers, is_response, read_json, result_of, typed
 
 _SUBSCRIBE = "subscriptions/listen"
 _MOST_FAILED_RESUMPTIONS = 2

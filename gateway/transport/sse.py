@@ -21,8 +21,8 @@ from gateway.transport.http_address import load_certificates, same_origin
 from gateway.transport.http_answer import HttpFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections
 from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
-from gateway.transport.lines import parse_line, unusable_answer
 from gateway.transport.link import Link
+from gateway.transport.messages import parse_line, unusable_answer
 from gateway.transport.oauth import Authority
 from mcp_wire.lines import LineSplitter, Oversize
 from mcp_wire.streams import OpenStream
