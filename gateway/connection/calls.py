@@ -108,7 +108,7 @@ class Calls:
         in_flight.redact = self._redactor.json
         # Such a transport does not say when a request leaves, so it counts as sent: no resend without an annotation.
         if not self.notes_delivery:
-            in_flight.left()
+            in_flight.left = True
         token = self._in_flight.open(in_flight)
         if self.notes_delivery:
             # Elsewhere mcp's dispatcher sets a token of its own, for its progress callback.

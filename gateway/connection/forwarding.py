@@ -51,7 +51,7 @@ class Forwarding:
         session = self._calls.open_session(**where)
         call.redact = self._redactor.json
         if not self._calls.notes_delivery:
-            call.left()
+            call.left = True
         token = self._in_flight.open(call)
         with Deadline(self._calls.deadlines(request.timeout_s)) as call.deadline:
             try:

@@ -91,7 +91,7 @@ class Posts:
                 await connection.arrival()
         finally:
             # Also when cut: the rest of this answer would be read as that of the connection's next request.
-            connection.leave(answered=False)
+            connection.leave()
         # A page of a proxy, for example; `RemoteHost` decides by the status alone.
         if not answer.is_document:
             return answer, {}

@@ -59,7 +59,7 @@ async def http_streams(
             exchanges.close("the connection was closed")
             if exchanges.requests.session_id:
                 with suppress(HttpFault):
-                    exchanges.leave(await exchanges.open("DELETE", {}, None, Delivery()), answered=True)
+                    (await exchanges.open("DELETE", {}, None, Delivery())).leave(answered=True)
             tasks.cancel_scope.cancel()
             await inbound.aclose()
 
@@ -188,4 +188,4 @@ class WriteStream(OpenStream):
             return
         if connection.answer.status >= 300:
             explain_start(self._link, StatusFault(connection.answer))
-        self._exchanges.leave(connection, answered=True)
+        connection.leave(answered=True)

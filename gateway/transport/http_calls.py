@@ -92,7 +92,7 @@ class HttpCalls(OwnChannel):
                 delivery.break_off(fault.broke, fault.reason)
                 response = None
         finally:
-            self._exchanges.leave(connection)
+            connection.leave()
         if response is None and events.last_id:
             response = await self._followed(events, request, delivery, lasts)
         if response is None:
@@ -223,7 +223,7 @@ class HttpCalls(OwnChannel):
                 if response is not None:
                     return response
             finally:
-                self._exchanges.leave(connection)
+                connection.leave()
         return None
 
 
@@ -255,7 +255,8 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
     """
     error = None
     try:
-        message = read_json(answer.take())
+        message = read_json(answer.body)
+        answer.body.clear()  # a connection that is kept keeps its last answer
         if answer.status != 200 and isinstance(found := typed(message), JSONRPCError):
             error = found.error
         if not is_response(message) or not answers(message, request["id"]):

@@ -132,5 +132,5 @@ class Outbox(OpenStream):
             delivery.break_off(Broke.CONNECT, self._link.reason)
             raise anyio.BrokenResourceError
         # Before the write: once asyncio has the line it may be in the pipe, whatever happens next.
-        delivery.left()
+        delivery.left = True
         self.pipe.write(line)

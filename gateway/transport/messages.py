@@ -34,7 +34,7 @@ _MOST_DIGITS = 4000
 _LARGE = 256 << 10
 
 
-def _count_values(text: bytes) -> int:
+def _count_values(text: bytes | bytearray) -> int:
     """An upper bound on the values and names in JSON text. Above `_MOST_VALUES`, characters in strings do not count."""
     rough = _separators(text)
     if rough <= _MOST_VALUES:
@@ -46,19 +46,19 @@ def _count_values(text: bytes) -> int:
     return quotes // 2 if quotes > 2 * _MOST_VALUES else _separators(b"".join(text.split(b'"')[::2]))
 
 
-def _separators(text: bytes) -> int:
+def _separators(text: bytes | bytearray) -> int:
     """Characters that separate values where they are not in strings."""
     return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
 
 
-def _too_many_values(text: bytes, most: int = _MOST_VALUES) -> str:
+def _too_many_values(text: bytes | bytearray, most: int = _MOST_VALUES) -> str:
     """Why JSON text is not parsed; empty where it may be."""
     if len(text) <= _LARGE or _count_values(text) <= most:
         return ""
     return f"the message has more than {most} JSON values"
 
 
-def _parse_json(text: bytes) -> Any:
+def _parse_json(text: bytes | bytearray) -> Any:
     """A JSON value, with U+FFFD for bad UTF-8 and lone surrogates, and text for integers of thousands of digits.
 
     A thread would not help with a large one: the parser holds the interpreter's lock until it is done.
@@ -87,7 +87,7 @@ def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
-def read_json(data: bytes) -> Json:
+def read_json(data: bytes | bytearray) -> Json:
     """A JSON object. Raises ValueError for anything else, and for one nested more than 200 deep."""
     message: Any = _parse_json(data)
     if not isinstance(message, dict):

@@ -14,7 +14,7 @@ from gateway import Gateway, GatewayConfig, Session
 from gateway.config.models import ServerConfig
 from gateway.errors import DeliveryUnknown, ProtocolError
 from gateway.leases import opening
-from gateway.transport.http_request import Requests
+from gateway.transport.http_exchange import Requests
 from mcp_servers.kit import InProcess
 
 pytestmark = pytest.mark.anyio
