@@ -126,6 +126,7 @@ class Delivery:
 
     @property
     def sent(self) -> Sent:
+        """How much of the request left this program."""
         if self._begun:
             return Sent.ROUNDS
         return Sent.REQUEST if self.left else Sent.NOTHING
