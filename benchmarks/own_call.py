@@ -18,8 +18,9 @@ import structlog
 from benchmarks.echo_server import STDIO_ARGUMENTS
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from gateway.transport.channel import Json, OwnChannel
+from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Delivery
+from gateway.transport.messages import Json
 from rollout.process import tune_collector
 
 TEXT = "x" * 100

@@ -88,7 +88,10 @@ def is_closed(session: ClientSession, *, otherwise: bool) -> bool:
 
 
 def header_maps(session: ClientSession) -> MutableMapping[str, Any]:
-    """By tool, which arguments the session mirrors into headers: connections to one server share the copies."""
+    """By tool, which arguments the session mirrors into headers: connections to one server share the copies.
+
+    It stays the same object, since mcp replaces it only after a listing by its own `list_tools`.
+    """
     return session._x_mcp_header_maps if is_known else {}  # pyright: ignore[reportPrivateUsage]
 
 

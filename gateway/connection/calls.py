@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import anyio
@@ -17,17 +18,18 @@ from gateway import sdk
 from gateway.config.models import ServerConfig
 from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.deadline import Deadline, Deadlines
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.in_flight import InFlightCall, InFlightCalls
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
-from gateway.connection.server_requests import InFlightCalls, answer_round
+from gateway.connection.server_requests import answer_round
 from gateway.connection.tool_listing import raw_tools
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
+from gateway.schemas.compiled import PROGRAMS
 from gateway.transport.call_failures import failure
-from gateway.transport.channel import Json
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.link import Link
+from gateway.transport.messages import Json
 from gateway.transport.results import PlainResult, read_answer, read_result
 from gateway.types import ToolResult
 
@@ -47,6 +49,8 @@ class Stamps:
     def __init__(self) -> None:
         self._session: ClientSession | None = None
         self._handshake: object = None
+        self._mirrored: Mapping[str, Any] = {}
+        """As `sdk.header_maps`."""
         self._of_tools: dict[str, tuple[Json, Mapping[str, str]]] = {}
 
     def of_tool(self, session: ClientSession, params: Json) -> tuple[Json, Mapping[str, str]]:
@@ -54,7 +58,8 @@ class Stamps:
         handshake, name = session.discover_result or session.initialize_result, params["name"]
         if session is not self._session or handshake is not self._handshake:
             self._session, self._handshake, self._of_tools = session, handshake, {}
-        mirrored = sdk.header_maps(session).get(name)
+            self._mirrored = sdk.header_maps(session)
+        mirrored = self._mirrored.get(name)
         if not mirrored and (known := self._of_tools.get(name)) is not None:
             return known
         meta: Json = {}
@@ -74,7 +79,7 @@ class Calls:
         self._server, self._config = server, config
         self._link, self._in_flight, self._redactor = link, in_flight, redactor
         self._stamps = Stamps()
-        self._deadlines: dict[float, Deadlines] = {}
+        self.deadlines: Callable[[float], Deadlines] = cache(Deadlines)
         """By the seconds that a call may take, of which a configuration has few."""
         self.session: ClientSession | None = None
         self.instructions = ""
@@ -94,7 +99,7 @@ class Calls:
         except GatewayError as error:
             # `from` its cause: chained to `error` itself, a traceback would show the secrets.
             raise self._redactor.error(error) from error.__cause__
-        return self._redactor.result(result)
+        return self._redactor.result(result) if self._redactor.needed else result
 
     async def _call(self, call: OutgoingCall, meta: Mapping[str, Any], in_flight: InFlightCall) -> ToolResult:
         tool = call.tool
@@ -103,14 +108,14 @@ class Calls:
         in_flight.redact = self._redactor.json
         # Such a transport does not say when a request leaves, so it counts as sent: no resend without an annotation.
         if not self.notes_delivery:
-            in_flight.left()
+            in_flight.left = True
         token = self._in_flight.open(in_flight)
         if self.notes_delivery:
             # Elsewhere mcp's dispatcher sets a token of its own, for its progress callback.
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
-        with self.deadline(call.timeout_s) as in_flight.deadline:
+        with Deadline(self.deadlines(call.timeout_s)) as in_flight.deadline:
             try:
                 if tool.resource_kind is None:
                     answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
@@ -126,7 +131,7 @@ class Calls:
                 return self.failed(error, in_flight, repeatable=tool.safe_to_resend, **where)
             finally:
                 # Also when cancelled: a late message with this token must not reach a call that has ended.
-                self._in_flight.close(token)
+                del self._in_flight.running[token]
         # Again, since a server may answer normally after its request was refused.
         if in_flight.broken is not None:
             raise in_flight.broken
@@ -139,8 +144,10 @@ class Calls:
         except ValueError as error:
             raise ProtocolError(str(error), **where) from error
         if tool.output_schema is not None and not result.is_error:
-            fault = check_output(tool, answer.structured_content)
-            if fault is not None:
+            structured = answer.structured_content
+            program = PROGRAMS.get(tool.output_schema, subject=f"{tool.server}/{tool.name} (output)")
+            fits = program is None or program.fits(structured)
+            if not fits and (fault := check_output(tool, structured)) is not None:
                 raise ProtocolError(f"the result does not fit the tool's own output schema: {fault}", **where)
         return result
 
@@ -202,12 +209,6 @@ class Calls:
                 refusal = self.failed(error, delivery, repeatable=True, **where)
                 raise ProtocolError(refusal.text, **where) from error
         raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
-
-    def deadline(self, timeout_s: float) -> Deadline:
-        """Of a call that begins now."""
-        if (deadlines := self._deadlines.get(timeout_s)) is None:
-            deadlines = self._deadlines[timeout_s] = Deadlines(timeout_s)
-        return Deadline(deadlines)
 
     def open_session(self, server: str, tool: str) -> ClientSession:
         """mcp's session. Raises `ServerUnavailable` where it is not open."""

@@ -24,8 +24,9 @@ from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.calls import MCP_FAILURES, Calls
 from gateway.connection.forwarding import Forwarding
 from gateway.connection.identity import LEASES, ServerIdentity, identity_of, serves_worlds
+from gateway.connection.in_flight import InFlightCalls
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
-from gateway.connection.server_requests import InFlightCalls
+from gateway.connection.server_requests import ServerRequests
 from gateway.connection.start_failures import cannot_start, describe, not_in_time
 from gateway.connection.tool_listing import list_definitions, watch_tool_changes
 from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds
@@ -81,13 +82,14 @@ class Connection:
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
-        self._in_flight = InFlightCalls()
+        in_flight = InFlightCalls()
+        self._requests = ServerRequests(in_flight)
         self._redactor = Redactor(self.config, self.protocol.tokens)
         self._link.on_notification = self._on_notification
         self._link.redact = self._redactor.text
-        self._calls = Calls(self.server, self.config, self._link, self._in_flight, self._redactor)
+        self._calls = Calls(self.server, self.config, self._link, in_flight, self._redactor)
         self.call = self._calls.call
-        self.forwarding = Forwarding(self.server, self._link, self._calls, self._in_flight, self._redactor)
+        self.forwarding = Forwarding(self.server, self._link, self._calls, in_flight, self._redactor)
         # A lambda, because `_suspect` is replaced by each probe.
         self._calls.on_timeout = lambda: self._suspect.set()
         self._suspect = anyio.Event()
@@ -185,7 +187,7 @@ class Connection:
             await self._read_server(client)
             self.start_s = anyio.current_time() - began
             self.protocol.learn(client)
-            self._in_flight.declare(client.session, self.answered)
+            self._requests.declare(client.session, self.answered)
             self._calls.session = client.session
             self._link.handshake_done = True
             # The scope bounds the start, and below the closing. In between the connection has no deadline.
@@ -225,10 +227,10 @@ class Connection:
             client_info=_CLIENT_INFO,
             cache=None,
             log_level=self.config.log_level,
-            elicitation_callback=self._in_flight.elicit if self._asks(RequestKind.ELICITATION) else None,
-            sampling_callback=self._in_flight.sample if self._asks(RequestKind.SAMPLING) else None,
+            elicitation_callback=self._requests.elicit if self._asks(RequestKind.ELICITATION) else None,
+            sampling_callback=self._requests.sample if self._asks(RequestKind.SAMPLING) else None,
             extensions=[LEASES] if self.config.kind is Kind.HTTP and not self.relays else None,
-            list_roots_callback=self._in_flight.list_roots if self.relays else None,
+            list_roots_callback=self._requests.list_roots if self.relays else None,
             message_handler=self._on_mcp_message,
         )
 
@@ -248,7 +250,7 @@ class Connection:
         if method == "notifications/tools/list_changed":
             self._tools_changed()
         if method != "notifications/tools/list_changed" or self.relays:
-            self._in_flight.record(method, params or {}, context)
+            self._requests.record(method, params or {}, context)
 
     def _tools_changed(self) -> None:
         if self.on_tools_changed is not None and self._opened.is_set():

@@ -10,10 +10,10 @@ from mcp.client.session import ClientSession
 
 from gateway import sdk
 from gateway.connection.calls import Calls
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.deadline import Deadline
+from gateway.connection.in_flight import InFlightCall, InFlightCalls
 from gateway.connection.redaction import Redactor
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
-from gateway.connection.server_requests import InFlightCalls
 from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from gateway.transport.delivery import GatewayAnswer
 from gateway.transport.link import Link
@@ -51,9 +51,9 @@ class Forwarding:
         session = self._calls.open_session(**where)
         call.redact = self._redactor.json
         if not self._calls.notes_delivery:
-            call.left()
+            call.left = True
         token = self._in_flight.open(call)
-        with self._calls.deadline(request.timeout_s) as call.deadline:
+        with Deadline(self._calls.deadlines(request.timeout_s)) as call.deadline:
             try:
                 return await self._answer(session, request, meta, call, token)
             except self._calls.failures as error:
@@ -63,7 +63,7 @@ class Forwarding:
                 refusal = self._calls.failed(error, call, repeatable=False, **where)
                 raise ProtocolError(refusal.text, **where) from error
             finally:
-                self._in_flight.close(token)
+                del self._in_flight.running[token]
         self._calls.on_timeout()
         raise CallTimeout(f"no answer within {request.timeout_s:g} s", **where)
 

@@ -1,4 +1,4 @@
-"""One tool call in flight: its delivery, the requests its server makes meanwhile, and the notifications it sends."""
+"""The tool calls in flight: the delivery of each, the requests its server makes meanwhile, its notifications."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import anyio
 import structlog
@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, RequestRefused
 from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 from gateway.shortened import cut_text, shortened
 from gateway.transport.delivery import Delivery
+from gateway.types import TRAJECTORY_META
 
 log = structlog.get_logger(__name__)
 
@@ -204,6 +205,45 @@ class InFlightCall(Delivery):
         shown = (redacted if isinstance(redacted, str) else repr(redacted))[:_MAX_TEXT]
         note = Notification(server=self.server, tool=tool or self.tool, kind=kind, text=shown, **more)
         self.events.notifications.append(note)
+
+
+class InFlightCalls:
+    """The calls in flight on one connection, and which of them a server's message belongs to.
+
+    A pushed request names no call. In process and over streamable HTTP it arrives in the call's own context; elsewhere
+    its call is known only where all calls in flight are one trajectory's, or where its `_meta` names the trajectory.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[int, InFlightCall] = {}
+        """By progress token."""
+        self._tokens = 0
+        self.relay: Relay | None = None
+        """To the client that alone uses the connection; gets what belongs to no call."""
+
+    def open(self, call: InFlightCall) -> int:
+        """Register a call that begins; returns its progress token."""
+        self._tokens += 1
+        self.running[self._tokens] = call
+        return self._tokens
+
+    def by_token(self, token: object) -> InFlightCall | None:
+        return self.running.get(token) if isinstance(token, int) else None
+
+    def find(self, meta: object, here: Delivery | None) -> list[InFlightCall]:
+        """The calls that a message may belong to, all of one trajectory; empty where that is unknown.
+
+        Args:
+            here: The delivery of the context that the message arrived in.
+        """
+        calls = list(self.running.values())
+        if (own := next((call for call in calls if call is here), None)) is not None:
+            return [own]
+        # Notifications arrive here as they were sent: `_meta` may be any JSON value.
+        named = cast("Mapping[str, Any]", meta).get(TRAJECTORY_META) if isinstance(meta, Mapping) else None
+        if named:
+            calls = [call for call in calls if call.trajectory == named]
+        return calls if len({call.trajectory for call in calls}) == 1 else []
 
 
 def not_configured(kind: RequestKind) -> str:

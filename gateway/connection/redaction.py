@@ -124,6 +124,8 @@ class Redactor:
     def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = Secrets(config)
         self._tokens = tokens if config.client_credentials is not None else None
+        self.needed = bool(self._secrets.values) or self._tokens is not None
+        """Whether there are secrets, or may be."""
 
     def error(self, error: Broken) -> Broken:
         """The same error; where its message contained a secret, without its cause too, which may quote it."""
@@ -136,8 +138,6 @@ class Redactor:
     def result(self, result: ToolResult) -> ToolResult:
         """The same result without secrets, which a trace would keep and a policy would learn."""
         secrets = self._current()
-        if not secrets.values:
-            return result
         texts = secrets.redact_split([block.text for block in result.content])
         content = tuple(
             replace(

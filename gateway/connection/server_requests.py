@@ -13,14 +13,13 @@ from mcp.client.session import ClientRequestContext, ClientSession
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway import sdk
-from gateway.connection.in_flight import InFlightCall, Refused
-from gateway.connection.relay import ErrorAnswer, Json, Relay, without_own
+from gateway.connection.in_flight import InFlightCall, InFlightCalls, Refused
+from gateway.connection.relay import ErrorAnswer, Json, without_own
 from gateway.errors import RequestRefused
 from gateway.schemas.cost import measure
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.tool_definitions import first_fault
-from gateway.types import TRAJECTORY_META
 
 _SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
 _SAMPLED = mcp.CreateMessageResult | mcp.CreateMessageResultWithTools
@@ -28,45 +27,11 @@ Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 Answer = mcp.ElicitResult | mcp.CreateMessageResult
 
 
-class InFlightCalls:
-    """The calls in flight on one connection, and which of them a server's message belongs to.
+class ServerRequests:
+    """Takes what the server of one connection sends beside answers, and answers its requests."""
 
-    A pushed request names no call. In process and over streamable HTTP it arrives in the call's own context; elsewhere
-    its call is known only where all calls in flight are one trajectory's, or where its `_meta` names the trajectory.
-    """
-
-    def __init__(self) -> None:
-        self._open: dict[int, InFlightCall] = {}
-        self._tokens = 0
-        self.relay: Relay | None = None
-        """To the client that alone uses the connection; gets what belongs to no call."""
-
-    def open(self, call: InFlightCall) -> int:
-        """Register a call that begins; returns its progress token."""
-        self._tokens += 1
-        self._open[self._tokens] = call
-        return self._tokens
-
-    def close(self, token: int) -> None:
-        self._open.pop(token, None)
-
-    def by_token(self, token: object) -> InFlightCall | None:
-        return self._open.get(token) if isinstance(token, int) else None
-
-    def find(self, meta: object, here: Delivery | None) -> list[InFlightCall]:
-        """The calls that a message may belong to, all of one trajectory; empty where that is unknown.
-
-        Args:
-            here: The delivery of the context that the message arrived in.
-        """
-        calls = list(self._open.values())
-        if (own := next((call for call in calls if call is here), None)) is not None:
-            return [own]
-        # Notifications arrive here as they were sent: `_meta` may be any JSON value.
-        named = cast("Mapping[str, Any]", meta).get(TRAJECTORY_META) if isinstance(meta, Mapping) else None
-        if named:
-            calls = [call for call in calls if call.trajectory == named]
-        return calls if len({call.trajectory for call in calls}) == 1 else []
+    def __init__(self, in_flight: InFlightCalls) -> None:
+        self._in_flight = in_flight
 
     def record(self, method: str, params: Mapping[str, Any], context: Context | None) -> None:
         """Record a notification on the call it belongs to; drop it where that is unknown.
@@ -77,11 +42,11 @@ class InFlightCalls:
         if self._relay(method, params, context):
             return
         if method == "notifications/progress":
-            if (call := self.by_token(params.get("progressToken"))) is not None:
+            if (call := self._in_flight.by_token(params.get("progressToken"))) is not None:
                 call.progress(params.get("progress"), params.get("total"), params.get("message"))
         elif method == "notifications/message":
             here = DELIVERY.get() if context is None else context.get(DELIVERY)
-            if calls := self.find(params.get("_meta"), here):
+            if calls := self._in_flight.find(params.get("_meta"), here):
                 calls[-1].logged(params.get("level"), params.get("data"), tool=_tools(calls))
 
     def _relay(self, method: str, params: Mapping[str, Any], context: Context | None) -> bool:
@@ -89,17 +54,17 @@ class InFlightCalls:
         given: Any = params.get("_meta")
         meta = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else Json()
         subscription = meta.get(_SUBSCRIPTION_META)
-        calls = list(self._open.values())
+        calls = list(self._in_flight.running.values())
         if method == "notifications/progress":
-            call = self.by_token(params.get("progressToken"))
+            call = self._in_flight.by_token(params.get("progressToken"))
         elif subscription is not None:
             call = next((call for call in calls if call.relay and _same_id(call.request_id, subscription)), None)
         elif any(call.relay for call in calls):
-            found = self.find(meta, DELIVERY.get() if context is None else context.get(DELIVERY))
+            found = self._in_flight.find(meta, DELIVERY.get() if context is None else context.get(DELIVERY))
             call = found[-1] if found else None
         else:
             call = None
-        relay = call.relay if call is not None else self.relay
+        relay = call.relay if call is not None else self._in_flight.relay
         if relay is None:
             return False
         relay.notify(method, call.redact(dict(params)) if call is not None else params)
@@ -126,7 +91,7 @@ class InFlightCalls:
 
     async def _pushed(self, kind: RequestKind, params: Params, model: type[Any]) -> Any:
         delivery = DELIVERY.get()
-        calls = self.find(params.meta, delivery)
+        calls = self._in_flight.find(params.meta, delivery)
         if delivery is not None:
             # The call has begun to run. Our answer is another request, whose fate says nothing about the call's own;
             # this handler has its own context, so nothing needs to be set back.
@@ -136,7 +101,7 @@ class InFlightCalls:
             problem = (
                 "this connection serves several trajectories and the request does not say whose it is"
                 " (scope: session or process keeps them apart)"
-                if self._open
+                if self._in_flight.running
                 else "no call is in flight"
             )
             return mcp.ErrorData(code=mcp.INVALID_REQUEST, message=f"{kind} refused: {problem}")
@@ -153,8 +118,8 @@ class InFlightCalls:
     async def _passed_on(self, method: str, params: BaseModel, model: Any) -> Any:
         """A client's answer to a pushed request, where one is to be asked; None elsewhere."""
         delivery = DELIVERY.get()
-        calls = self.find(getattr(params, "meta", None), delivery)
-        relay = calls[-1].relay if calls else self.relay
+        calls = self._in_flight.find(getattr(params, "meta", None), delivery)
+        relay = calls[-1].relay if calls else self._in_flight.relay
         if relay is None:
             return None
         if delivery is not None:

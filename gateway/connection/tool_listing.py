@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from gateway import sdk
 from gateway.catalogue.hidden_text import HiddenText, plain
-from gateway.transport.lines import MOST_TOOLS
+from gateway.transport.messages import MOST_TOOLS
 from gateway.transport.tool_definitions import Listing, read_tools, well_formed_tools
 from gateway.types import Role, ToolDefinition
 

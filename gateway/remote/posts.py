@@ -12,11 +12,11 @@ from pydantic_core import to_json
 
 from gateway.remote.hosts import HostConfig
 from gateway.remote.names import CAPABILITIES_META, CLIENT_META, EXTENSION, PROTOCOL, PROTOCOL_META, VERSION
-from gateway.transport.channel import read_json
 from gateway.transport.delivery import Broke
 from gateway.transport.http_address import Origin, tls
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
+from gateway.transport.messages import read_json
 
 Json = dict[str, Any]
 
@@ -91,7 +91,7 @@ class Posts:
                 await connection.arrival()
         finally:
             # Also when cut: the rest of this answer would be read as that of the connection's next request.
-            connection.leave(answered=False)
+            connection.leave()
         # A page of a proxy, for example; `RemoteHost` decides by the status alone.
         if not answer.is_document:
             return answer, {}

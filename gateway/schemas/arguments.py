@@ -16,7 +16,8 @@ from typing import Any, cast
 from jsonschema_rs import ValidationError, ValidationErrorKind
 from pydantic_core import from_json
 
-from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, program_of, show_value, subject_of
+from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, show_value
+from gateway.schemas.compiled import PROGRAMS
 from gateway.schemas.cost import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
 from gateway.types import ToolDefinition, empty
 
@@ -78,10 +79,11 @@ def prepare(
         return Prepared(faults=[f"arguments: an integer has more than {MOST_DIGITS} digits"])
     if as_sent:
         return Prepared(arguments=sent, changes=changes)
-    program = program_of(definition)
+    subject = f"{definition.server}/{definition.name}"
+    program = PROGRAMS.get(definition.full_schema or definition.input_schema, subject=subject)
     if program is None or program.fits(sent, extent):
         return Prepared(arguments=sent, changes=changes)
-    errors = find_errors(program, sent, subject_of(definition))
+    errors = find_errors(program, sent, subject)
     if not errors and errors is not None:  # too expensive to validate
         return Prepared(arguments=sent, changes=changes)
     # Validated again as a whole: each reading fits its own place, and together they may break another rule of the

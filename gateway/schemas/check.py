@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import structlog
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from gateway.schemas.compiled import Program, Programs, TooMuch, Unchecked, compile_schema
+from gateway.schemas.compiled import PROGRAMS, Program, TooMuch, Unchecked, compile_schema
 from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -19,12 +18,6 @@ log = structlog.get_logger(__name__)
 MAX_FAULTS = 8
 """Messages per call: enough to correct it in one go, short enough for a prompt."""
 _MAX_SHOWN = 80
-_PROGRAMS = Programs()
-
-
-def program_of(definition: ToolDefinition) -> Program | None:
-    """The compiled schema that the arguments of a call must fit as they are sent; None where it is `Unchecked`."""
-    return _PROGRAMS.get(definition.sent_schema, subject=partial(subject_of, definition))
 
 
 def check_value(schema: Mapping[str, Any], value: object, *, subject: str) -> list[str]:
@@ -36,10 +29,8 @@ def check_output(definition: ToolDefinition, structured: object) -> str | None:
     """The first fault of a tool's structured content against its own output schema, or None."""
     if definition.output_schema is None:
         return None
-    program = _PROGRAMS.get(definition.output_schema, subject=partial(subject_of, definition, " (output)"))
-    if program is None or program.fits(structured):
-        return None
-    subject = subject_of(definition, " (output)")
+    subject = f"{definition.server}/{definition.name} (output)"
+    program = PROGRAMS.get(definition.output_schema, subject=subject)
     return next(iter(_faults(program, structured, subject, whole="structured content")), None)
 
 
@@ -50,11 +41,6 @@ def schema_fault(schema: Mapping[str, Any]) -> str | None:
     except Unchecked as problem:
         return str(problem)
     return None
-
-
-def subject_of(definition: ToolDefinition, part: str = "") -> str:
-    """The name of a tool in log lines."""
-    return f"{definition.server}/{definition.name}{part}"
 
 
 def find_errors(program: Program | None, value: object, subject: str) -> list[ValidationError] | None:

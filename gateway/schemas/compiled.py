@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import structlog
@@ -200,10 +200,10 @@ class Programs:
         self._kept: OrderedDict[int, tuple[Mapping[str, Any], Program | None]] = OrderedDict()
         self.weight = 0
 
-    def get(self, schema: Mapping[str, Any], *, subject: Callable[[], str]) -> Program | None:
+    def get(self, schema: Mapping[str, Any], *, subject: str) -> Program | None:
         """The program for this schema object; None, logged the first time with its `subject`, if it is `Unchecked`."""
         if (kept := self._kept.get(id(schema))) is None:
-            return self._compiled(schema, subject())
+            return self._compiled(schema, subject)
         self._kept.move_to_end(id(schema))
         return kept[1]
 
@@ -233,3 +233,7 @@ def compile_schema(schema: Mapping[str, Any], *, subject: str) -> Program | None
         problem = "not linear, or too large"
         log.warning("schema.pattern_unchecked", tool=subject, at="/".join(node.place), problem=problem)
     return program
+
+
+PROGRAMS = Programs()
+"""Of the schemas of all tools."""

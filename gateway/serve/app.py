@@ -24,7 +24,7 @@ from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
-from gateway.transport.channel import read_json
+from gateway.transport.messages import read_json
 from mcp_wire.http_request import ASKED, BEARER, Answer, NotAdmitted, Request
 
 Scope = MutableMapping[str, Any]

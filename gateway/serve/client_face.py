@@ -43,7 +43,7 @@ from gateway.serve.config import ServeConfig
 from gateway.serve.leases import NO_LEASE, ServedLeases
 from gateway.serve.metrics import Counts
 from gateway.serve.served_lease import ServedLease
-from gateway.transport.channel import read_json
+from gateway.transport.messages import read_json
 from gateway.types import Scope
 
 Context = ServerRequestContext[Any, Any]

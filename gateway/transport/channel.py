@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, cast
 
 import anyio
 from mcp import MCPError
@@ -21,20 +20,14 @@ from mcp_types import (
     INTERNAL_ERROR,
     CancelledNotification,
     CancelledNotificationParams,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    RequestId,
-    jsonrpc_message_adapter,
 )
 from opentelemetry.propagate import inject
 from opentelemetry.trace import ProxyTracerProvider, SpanKind, StatusCode, get_tracer, get_tracer_provider
-from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from gateway import sdk
 from gateway.transport.delivery import Delivery, Sent
-from gateway.transport.lines import Json, excess, parse_json
+from gateway.transport.messages import Json
 
 _CANCEL_S = 5.0
 """How long handing over a cancellation may take."""
@@ -123,50 +116,3 @@ def _span(request: Json) -> Generator[Json]:
             span.set_attributes({"error.type": code, "rpc.response.status_code": code})
             span.set_status(StatusCode.ERROR, error.error.message)
     raise answer  # out here, since the server's error is an answer and no fault of this program's
-
-
-def read_json(data: bytes) -> Json:
-    """A JSON object. Raises ValueError for anything else, and for one nested more than 200 deep."""
-    message: Any = parse_json(data)
-    if not isinstance(message, dict):
-        raise ValueError("the answer is not a JSON-RPC message")
-    return cast("Json", message)
-
-
-def is_response(message: Json) -> bool:
-    return "method" not in message
-
-
-def answers(message: Json, request: RequestId) -> bool:
-    """Whether a response is the one to this request. Some servers make text of a number."""
-    found = message.get("id")
-    return found == request or (isinstance(found, str) and found == str(request))
-
-
-def result_of(response: Json) -> Json:
-    """The result in a response.
-
-    Raises:
-        MCPError: it is an error response.
-        ValueError: it is neither, or has more items than are handled.
-    """
-    result = response.get("result")
-    if type(result) is not dict or response.get("jsonrpc") != "2.0" or "error" in response or "id" not in response:
-        match typed(response):
-            case JSONRPCError(error=error):
-                raise MCPError(code=error.code, message=error.message, data=error.data)
-            case JSONRPCResponse(result=found):
-                result = found
-            case _:
-                raise ValueError("the answer is not a JSON-RPC response")
-    if problem := excess(cast("Json", result)):
-        raise ValueError(problem)
-    return cast("Json", result)
-
-
-def typed(message: Json) -> JSONRPCMessage:
-    """mcp's form of a message. Raises ValueError where it is none."""
-    try:
-        return jsonrpc_message_adapter.validate_python(message, by_name=False)
-    except ValidationError as error:
-        raise ValueError("the server's answer is not a valid JSON-RPC message") from error

@@ -106,7 +106,9 @@ class Delivery:
 
     def __init__(self, *, nested: bool = False) -> None:
         self.nested = nested
-        self.sent = Sent.NOTHING
+        self.left = False
+        """Whether a part of the request has left this program, or is about to: set before the write."""
+        self._begun = False
         self.broke: Broke | None = None
         self.reason = ""
         """Why it broke, for messages."""
@@ -122,14 +124,16 @@ class Delivery:
         self._pace = self._pace or Pace()
         return self._pace
 
-    def left(self) -> None:
-        """Note that a part of the request is about to leave this program."""
-        if self.sent is Sent.NOTHING:
-            self.sent = Sent.REQUEST
+    @property
+    def sent(self) -> Sent:
+        """How much of the request left this program."""
+        if self._begun:
+            return Sent.ROUNDS
+        return Sent.REQUEST if self.left else Sent.NOTHING
 
     def round_done(self) -> None:
         """Note that the server answered with a request for input."""
-        self.sent = Sent.ROUNDS
+        self._begun = True
         self._redirects.clear()
 
     def may_follow(self, url: str, target: str) -> bool:

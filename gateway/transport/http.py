@@ -20,15 +20,14 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PARSE_ERROR, JSONRPCNoti
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from gateway.config.models import ServerConfig
-from gateway.transport.channel import typed
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, GatewayAnswer
 from gateway.transport.http_address import load_certificates
 from gateway.transport.http_answer import HttpFault
 from gateway.transport.http_calls import HttpCalls
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
-from gateway.transport.lines import Json, bounded
 from gateway.transport.link import Link
+from gateway.transport.messages import Json, bounded, typed
 from gateway.transport.oauth import Authority
 from mcp_wire.streams import OpenStream
 
@@ -60,7 +59,7 @@ async def http_streams(
             exchanges.close("the connection was closed")
             if exchanges.requests.session_id:
                 with suppress(HttpFault):
-                    exchanges.leave(await exchanges.open("DELETE", {}, None, Delivery()), answered=True)
+                    (await exchanges.open("DELETE", {}, None, Delivery())).leave(answered=True)
             tasks.cancel_scope.cancel()
             await inbound.aclose()
 
@@ -189,4 +188,4 @@ class WriteStream(OpenStream):
             return
         if connection.answer.status >= 300:
             explain_start(self._link, StatusFault(connection.answer))
-        self._exchanges.leave(connection, answered=True)
+        connection.leave(answered=True)

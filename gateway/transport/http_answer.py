@@ -14,6 +14,9 @@ _MOST_INFORMATIONAL = 16
 """Heads of an answer before its own, such as 103 Early Hints."""
 
 
+_DOCUMENT, _EVENT_STREAM = b"application/json", b"text/event-stream"
+
+
 class HttpFault(Exception):
     """How an exchange broke; the message contains no secrets."""
 
@@ -40,21 +43,14 @@ class HttpAnswer:
         self.body: bytearray = bytearray()
         """What has arrived and was not taken."""
         self.complete = self.reusable = self._until_close = False
-        self._reason = self._content_type = b""
+        self.is_document = self.is_event_stream = self.sets_cookies = False
+        self._reason = b""
         self._informational = self._spare = self._size = 0
         self._parser: HttpResponseParser | None = None
 
     def header(self, name: bytes) -> bytes:
         """The first header of this name, which is given in lower case; empty if there is none."""
         return self._first.get(name, b"")
-
-    @property
-    def is_document(self) -> bool:
-        return self._content_type.startswith(b"application/json")
-
-    @property
-    def is_event_stream(self) -> bool:
-        return self._content_type.startswith(b"text/event-stream")
 
     @property
     def status_line(self) -> str:
@@ -130,7 +126,9 @@ class HttpAnswer:
             return
         self.status, self.reusable = status, self._parser.should_keep_alive()
         first = self._first = dict(reversed(self.headers))
-        self._content_type = first.get(b"content-type", b"").lower()
+        kind = first.get(b"content-type", b"").lower()
+        self.is_document, self.is_event_stream = kind.startswith(_DOCUMENT), kind.startswith(_EVENT_STREAM)
+        self.sets_cookies = b"set-cookie" in first
         if (encoding := first.get(b"content-encoding", b"identity")) != b"identity":
             self.encoding = encoding[:40].decode("latin-1")
         self._frame(first)

@@ -13,13 +13,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError
 from pydantic_core import to_json
 
-from gateway.transport.channel import Json, OwnChannel, answers, is_response, read_json, result_of, typed
+from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault
 from gateway.transport.link import Link
+from gateway.transport.messages import Json, answers, is_response, read_json, result_of, typed
 
 _SUBSCRIBE = "subscriptions/listen"
 _MOST_FAILED_RESUMPTIONS = 2
@@ -91,7 +92,7 @@ class HttpCalls(OwnChannel):
                 delivery.break_off(fault.broke, fault.reason)
                 response = None
         finally:
-            self._exchanges.leave(connection)
+            connection.leave()
         if response is None and events.last_id:
             response = await self._followed(events, request, delivery, lasts)
         if response is None:
@@ -222,7 +223,7 @@ class HttpCalls(OwnChannel):
                 if response is not None:
                     return response
             finally:
-                self._exchanges.leave(connection)
+                connection.leave()
         return None
 
 
@@ -254,7 +255,8 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
     """
     error = None
     try:
-        message = read_json(answer.take())
+        message = read_json(answer.body)
+        answer.body.clear()  # a connection that is kept keeps its last answer
         if answer.status != 200 and isinstance(found := typed(message), JSONRPCError):
             error = found.error
         if not is_response(message) or not answers(message, request["id"]):

@@ -51,6 +51,8 @@ class HttpConnection(asyncio.Protocol):
         self._drained = 0
         self.slot: object | None = None
         """In whose place it holds a slot of the pool; given back by `leave`."""
+        self.among: set[HttpConnection] = set()
+        """Where its user keeps the connections in use; `leave` takes it out."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -89,12 +91,13 @@ class HttpConnection(asyncio.Protocol):
         if self._fault is not None:
             raise self._fault
 
-    def leave(self, *, answered: bool) -> None:
+    def leave(self, *, answered: bool = False) -> None:
         """End the exchange: keep the connection where its answer is complete, or will be in a moment; else close it.
 
         Args:
             answered: Whether the answer is known: an event stream goes on for some bytes after the event that holds it.
         """
+        self.among.discard(self)
         if self.slot is not None:
             self._pool.slots.release_on_behalf_of(self.slot)
             self.slot = None

@@ -11,10 +11,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 from pydantic_core import to_json
 
-from gateway.transport.channel import Json, OwnChannel, is_response, result_of
+from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.lines import parse_message, read_line, unusable_answer
 from gateway.transport.link import Link
+from gateway.transport.messages import Json, is_response, parse_message, read_line, result_of, unusable_answer
 from mcp_wire.lines import Oversize
 from mcp_wire.streams import Inbox, OpenStream
 
@@ -132,5 +132,5 @@ class Outbox(OpenStream):
             delivery.break_off(Broke.CONNECT, self._link.reason)
             raise anyio.BrokenResourceError
         # Before the write: once asyncio has the line it may be in the pipe, whatever happens next.
-        delivery.left()
+        delivery.left = True
         self.pipe.write(line)

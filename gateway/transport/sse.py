@@ -21,8 +21,8 @@ from gateway.transport.http_address import load_certificates, same_origin
 from gateway.transport.http_answer import HttpFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections
 from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
-from gateway.transport.lines import parse_line, unusable_answer
 from gateway.transport.link import Link
+from gateway.transport.messages import parse_line, unusable_answer
 from gateway.transport.oauth import Authority
 from mcp_wire.lines import LineSplitter, Oversize
 from mcp_wire.streams import OpenStream
@@ -95,7 +95,7 @@ class SseTransport:
         finally:
             # Not used again: a server that ends its one stream is mostly about to end.
             connection.close()
-            self._exchanges.leave(connection)
+            connection.leave()
         return "the server closed its event stream"
 
     async def _read_events(self, connection: HttpConnection, task_status: TaskStatus[None]) -> None:
@@ -166,7 +166,7 @@ class _Posts(OpenStream):
             # The answer comes over the event stream: a post takes its connection only for as long as it is accepted.
             with anyio.fail_after(self._most_s):
                 connection = await self._exchanges.open("POST", {}, body, delivery, url=self._endpoint)
-            self._exchanges.leave(connection, answered=True)
+            connection.leave(answered=True)
             if connection.answer.status >= 300:
                 raise StatusFault(connection.answer)
         except (HttpFault, TimeoutError) as error:

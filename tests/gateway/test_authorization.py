@@ -125,7 +125,7 @@ async def guarded(
                     await connection.arrival()
                 return connection.answer.take().decode()
             finally:
-                exchanges.leave(connection)
+                connection.leave()
 
         try:
             yield post, issuer, resource

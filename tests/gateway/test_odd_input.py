@@ -10,8 +10,8 @@ import pytest
 from anyio.abc import TaskGroup
 
 from gateway.config.models import ServerConfig
+from gateway.connection.in_flight import InFlightCalls
 from gateway.connection.redaction import Secrets
-from gateway.connection.server_requests import InFlightCalls
 from gateway.leases.watch import ToolWatch
 from gateway.transport.tool_definitions import read_tools
 from gateway.types import ToolDefinition

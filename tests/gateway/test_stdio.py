@@ -14,7 +14,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ProtocolError
-from gateway.transport.lines import parse_line
+from gateway.transport.messages import parse_line
 from mcp_wire.lines import LineSplitter, Oversize
 
 pytestmark = pytest.mark.anyio

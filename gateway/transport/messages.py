@@ -1,4 +1,4 @@
-"""Parse a server's messages within bounds; a bad one affects no other."""
+"""JSON-RPC messages of a server: parsed within bounds, and read. A bad one affects no other. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from mcp_types import INTERNAL_ERROR, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
+from mcp import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    RequestId,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
 from pydantic_core import from_json
 
@@ -17,7 +25,7 @@ Json = dict[str, Any]
 
 _MOST_ITEMS, MOST_TOOLS = 10_000, 20_000
 """Of one list in a result: content blocks, resources, prompts; and tools of one listing."""
-MOST_VALUES = 200_000
+_MOST_VALUES = 200_000
 """JSON values and names in one message. A parser takes up to half a microsecond for each, and nothing interrupts it."""
 _MOST_REPAIRED = 40_000
 """Values in a message with lone surrogates or bad UTF-8, for which a slower parser is needed, and that twice."""
@@ -26,46 +34,46 @@ _MOST_DIGITS = 4000
 _LARGE = 256 << 10
 
 
-def count_values(text: bytes) -> int:
-    """An upper bound on the values and names in JSON text. Above `MOST_VALUES`, characters in strings do not count."""
-    rough = separators(text)
-    if rough <= MOST_VALUES:
+def _count_values(text: bytes | bytearray) -> int:
+    """An upper bound on the values and names in JSON text. Above `_MOST_VALUES`, characters in strings do not count."""
+    rough = _separators(text)
+    if rough <= _MOST_VALUES:
         return rough
     # Without escapes, every quote opens or closes a string: every second piece between quotes is outside of one.
     text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = text.count(b'"')
     # Two quotes are a string, which is a value or a name: with so many, there is no need to cut them out.
-    return quotes // 2 if quotes > 2 * MOST_VALUES else separators(b"".join(text.split(b'"')[::2]))
+    return quotes // 2 if quotes > 2 * _MOST_VALUES else _separators(b"".join(text.split(b'"')[::2]))
 
 
-def separators(text: bytes) -> int:
+def _separators(text: bytes | bytearray) -> int:
     """Characters that separate values where they are not in strings."""
     return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
 
 
-def too_many_values(text: bytes, most: int = MOST_VALUES) -> str:
+def _too_many_values(text: bytes | bytearray, most: int = _MOST_VALUES) -> str:
     """Why JSON text is not parsed; empty where it may be."""
-    if len(text) <= _LARGE or count_values(text) <= most:
+    if len(text) <= _LARGE or _count_values(text) <= most:
         return ""
     return f"the message has more than {most} JSON values"
 
 
-def parse_json(text: bytes) -> Any:
+def _parse_json(text: bytes | bytearray) -> Any:
     """A JSON value, with U+FFFD for bad UTF-8 and lone surrogates, and text for integers of thousands of digits.
 
     A thread would not help with a large one: the parser holds the interpreter's lock until it is done.
 
     Raises:
-        ValueError: it has more than `MOST_VALUES` values, or is nested deeper than Python reads.
+        ValueError: it has more than `_MOST_VALUES` values, or is nested deeper than Python reads.
         json.JSONDecodeError: it is not JSON.
     """
-    if problem := too_many_values(text):
+    if problem := _too_many_values(text):
         raise ValueError(problem)
     try:
         # Looking up each string of a large text in the parser's cache takes longer than making it.
         return from_json(text, cache_strings="none" if len(text) > _LARGE else "all")
     except ValueError:
-        if problem := too_many_values(text, _MOST_REPAIRED):
+        if problem := _too_many_values(text, _MOST_REPAIRED):
             raise ValueError(problem) from None
     try:
         # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
@@ -79,6 +87,14 @@ def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
+def read_json(data: bytes | bytearray) -> Json:
+    """A JSON object. Raises ValueError for anything else, and for one nested more than 200 deep."""
+    message: Any = _parse_json(data)
+    if not isinstance(message, dict):
+        raise ValueError("the answer is not a JSON-RPC message")
+    return cast("Json", message)
+
+
 def read_line(line: bytes) -> Json | None:
     """The JSON object in a line; None where there is none.
 
@@ -87,7 +103,7 @@ def read_line(line: bytes) -> Json | None:
     if line.lstrip()[:1] != b"{":
         return None  # every message is an object; anything else is not worth a parser
     try:
-        return parse_json(line)
+        return _parse_json(line)
     # What is not JSON is a server's print. What is beyond a bound may be an answer, whose caller then gets an error.
     except json.JSONDecodeError:
         return None
@@ -117,12 +133,12 @@ def parse_message(found: Json) -> JSONRPCMessage | None:
 
 def bounded(message: JSONRPCMessage) -> JSONRPCMessage:
     """The same message, or an error response in place of a result with more items than are handled."""
-    if isinstance(message, JSONRPCResponse) and (problem := excess(message.result)):
+    if isinstance(message, JSONRPCResponse) and (problem := _excess(message.result)):
         return jsonrpc_message_adapter.validate_python(unusable_answer(message.id, problem))
     return message
 
 
-def excess(result: Mapping[str, Any]) -> str:
+def _excess(result: Mapping[str, Any]) -> str:
     """Why a result has more items than are handled; empty where it has not.
 
     mcp takes some ten microseconds for each content block or tool, and holds the event loop meanwhile.
@@ -145,3 +161,42 @@ def unusable_answer(answered: int | str, problem: str) -> Json:
     """An error response in place of an answer that a transport cannot use, so that the caller need not wait."""
     error = {"code": INTERNAL_ERROR, "message": problem, "data": GatewayAnswer(problem)}
     return {"jsonrpc": "2.0", "id": answered, "error": error}
+
+
+def is_response(message: Json) -> bool:
+    return "method" not in message
+
+
+def answers(message: Json, request: RequestId) -> bool:
+    """Whether a response is the one to this request. Some servers make text of a number."""
+    found = message.get("id")
+    return found == request or (isinstance(found, str) and found == str(request))
+
+
+def result_of(response: Json) -> Json:
+    """The result in a response.
+
+    Raises:
+        MCPError: it is an error response.
+        ValueError: it is neither, or has more items than are handled.
+    """
+    result = response.get("result")
+    if type(result) is not dict or response.get("jsonrpc") != "2.0" or "error" in response or "id" not in response:
+        match typed(response):
+            case JSONRPCError(error=error):
+                raise MCPError(code=error.code, message=error.message, data=error.data)
+            case JSONRPCResponse(result=found):
+                result = found
+            case _:
+                raise ValueError("the answer is not a JSON-RPC response")
+    if problem := _excess(cast("Json", result)):
+        raise ValueError(problem)
+    return cast("Json", result)
+
+
+def typed(message: Json) -> JSONRPCMessage:
+    """mcp's form of a message. Raises ValueError where it is none."""
+    try:
+        return jsonrpc_message_adapter.validate_python(message, by_name=False)
+    except ValidationError as error:
+        raise ValueError("the server's answer is not a valid JSON-RPC message") from error
