@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
@@ -27,10 +28,11 @@ class HttpAnswer:
 
     Args:
         limit: Bytes of the body. An answer that announces more is refused before any of them is read.
+        lasting: Whether an event stream has no limit as a whole. Any other answer has.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, *, lasting: bool = False) -> None:
+        self._limit, self.lasting = limit, lasting
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         """Names in lower case."""
@@ -133,6 +135,8 @@ class HttpAnswer:
         self._content_type = first.get(b"content-type", b"").lower()
         if (encoding := first.get(b"content-encoding", b"identity")) != b"identity":
             self.encoding = encoding[:40].decode("latin-1")
+        if self.lasting and status == 200 and self.is_event_stream:
+            self._limit = sys.maxsize
         self._frame(first)
 
     def _frame(self, first: Mapping[bytes, bytes]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
+import anyio
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import ErrorData
 
@@ -17,8 +17,6 @@ from gateway.transport.http_connection import HttpConnection, HttpConnections, N
 from gateway.transport.http_request import Requests
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, is_rejection
-
-_NO_LIMIT = sys.maxsize
 
 
 class StatusFault(HttpFault):
@@ -53,6 +51,8 @@ class Exchanges:
         self._reached = self.requests.url
         """Where the last message arrived that was answered with success: there the server has redirected others to."""
         self._in_use: set[HttpConnection] = set()
+        self.closed = ""
+        """Why nothing is sent any more; empty while it is."""
 
     async def open(
         self,
@@ -62,7 +62,7 @@ class Exchanges:
         delivery: Delivery,
         *,
         url: str | None = None,
-        lasting: bool = False,
+        silent_s: float | None = None,
     ) -> HttpConnection:
         """Send a request, and again where it is redirected; returns its connection once the answer has begun.
 
@@ -71,15 +71,16 @@ class Exchanges:
 
         Args:
             url: Where to, if not to the server's own address.
-            lasting: Whether the answer goes on for as long as its server likes. It has no limit as a whole, and takes
-                no slot, as a call that another call waits for.
+            silent_s: Given where the answer may be a stream that goes on for as long as its server likes: for how long
+                nothing may come. It has no limit as a whole, and takes no slot, as a call that another call waits for.
 
         Raises:
-            HttpFault: there is no answer. A rejected access token is one for a call, of which the delivery table
-                decides whether it is sent again; anything else is sent once more with a new token.
+            HttpFault: there is no answer, or the connection is closed. A rejected access token is one for a call, of
+                which the delivery table decides whether it is sent again; anything else is sent once more with a new
+                token.
         """
         place = delivery if method == "POST" else Delivery()
-        slot, limit = not (lasting or delivery.nested), _NO_LIMIT if lasting else self.limit
+        lasting, slot = silent_s is not None, silent_s is None and not delivery.nested
         to, renewed, authority, token = url or self._reached, False, self._authority, None
         while True:
             if authority is not None:
@@ -89,11 +90,12 @@ class Exchanges:
             connection = await self._connections.take(self.requests.origin(to), tls, self._timeout_s, slot=slot)
             self._in_use.add(connection)
             try:
+                if self.closed and method != "DELETE":
+                    raise HttpFault(Broke.LINE, self.closed)
                 if body is not None:
                     place.left()
-                connection.send(data, limit)
-                await connection.arrival()
-                answer = connection.answer
+                connection.send(data, answer := HttpAnswer(self.limit, lasting=lasting))
+                await (connection.arrival() if silent_s is None else arrival_within(connection, silent_s))
                 self.requests.keep_cookies(to, answer)
                 again = None if answer.status < 300 else self._again(method, to, answer, token, place, renewed=renewed)
             except BaseException:  # cleanup, also when cancelled: in mid-answer it closes the connection
@@ -142,12 +144,22 @@ class Exchanges:
         connection.leave(answered=answered)
 
     def close(self, reason: str) -> None:
-        """End every exchange under way."""
+        """End every exchange under way, and begin none but the DELETE that ends the session."""
+        self.closed = self.closed or reason
         for connection in list(self._in_use):
             connection.fail(HttpFault(Broke.LINE, reason))
 
     def _version(self, headers: Mapping[str, str]) -> str:
         return headers.get(MCP_PROTOCOL_VERSION_HEADER) or self.requests.version
+
+
+async def arrival_within(connection: HttpConnection, silent_s: float) -> None:
+    """Wait for more of an answer, and no longer than this. Raises `HttpFault`."""
+    try:
+        with anyio.fail_after(silent_s):
+            await connection.arrival()
+    except TimeoutError:
+        raise HttpFault(Broke.LINE, f"the stream was silent for {silent_s:g} s") from None
 
 
 def explain_start(link: Link, fault: HttpFault) -> None:

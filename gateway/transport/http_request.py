@@ -11,8 +11,9 @@ import httpx2
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
 from gateway.config.models import ServerConfig
+from gateway.transport.delivery import Broke
 from gateway.transport.http_address import Address, Origin, place
-from gateway.transport.http_answer import HttpAnswer
+from gateway.transport.http_answer import HttpAnswer, HttpFault
 
 _OWN = {
     "accept": "application/json, text/event-stream",
@@ -64,13 +65,19 @@ class Requests:
         Args:
             headers: Of this request alone.
             token: The access token.
+
+        Raises:
+            HttpFault: a part of it cannot be sent.
         """
         key = (method, url, token, tuple(headers.items()))
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= _MOST_HEADS:  # arguments may be mirrored into headers
                 self._heads.clear()
-            head = self._heads[key] = self._head(method, url, headers, token)
+            try:
+                head = self._heads[key] = self._head(method, url, headers, token)
+            except (ValueError, httpx2.InvalidURL) as error:  # neither of which quotes a header
+                raise HttpFault(Broke.CONTENT, f"the request cannot be sent: {type(error).__name__}") from None
         return head + b"\r\n" if body is None else b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
     def _head(self, method: str, url: str, headers: Mapping[str, str], token: str | None) -> bytes:

@@ -142,7 +142,7 @@ async def test_a_response_to_another_request_in_a_stream_is_not_the_calls(alone:
         config = GatewayConfig.model_validate({"servers": {"world": {"url": f"{address}/mcp", "required": True}}})
         async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
             if alone:
-                with pytest.raises(ProtocolError, match="no response to this request"):
+                with pytest.raises(ProtocolError, match="not a response to this request"):
                     await session.call("put", {"text": "x"})
             else:
                 assert (await session.call("put", {"text": "x"})).text == "x is stored"
