@@ -12,20 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
 
 import anyio
+import mcp_types as mcp
 import structlog
 from anyio.abc import TaskGroup
 from mcp import MCPError
 from mcp.client.session import DISCOVER_TIMEOUT_SECONDS
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
-from mcp_types import (
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    REQUEST_TIMEOUT,
-    JSONRPCNotification,
-    JSONRPCRequest,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from gateway.config.models import ServerConfig
@@ -145,11 +138,11 @@ class WriteStream(OpenStream):
         if isinstance(item.metadata, ClientMessageMetadata):
             headers = item.metadata.headers or headers
         self._exchanges.requests.learn(version=headers.get(MCP_PROTOCOL_VERSION_HEADER))
-        if isinstance(message, JSONRPCRequest):
+        if isinstance(message, mcp.JSONRPCRequest):
             await self._request(message, headers)
             return
         body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        method = message.method if isinstance(message, JSONRPCNotification) else ""
+        method = message.method if isinstance(message, mcp.JSONRPCNotification) else ""
         if method == "notifications/initialized":  # a server may refuse requests that overtake it
             await self._post(headers, body)
             if self._exchanges.requests.session_id:
@@ -163,7 +156,7 @@ class WriteStream(OpenStream):
             self._waiting += 1
             self._tasks.start_soon(self._post_in_turn, headers, body)
 
-    async def _request(self, message: JSONRPCRequest, headers: Mapping[str, str]) -> None:
+    async def _request(self, message: mcp.JSONRPCRequest, headers: Mapping[str, str]) -> None:
         delivery, requests = DELIVERY.get() or Delivery(), self._exchanges.requests
         # A new attempt: what broke the one before it does not count any more.
         delivery.mend()
@@ -176,13 +169,13 @@ class WriteStream(OpenStream):
                 response = await self._calls.response(request, headers, delivery, silent_s=_SILENT_S)
             answer = bounded(typed({**response, "id": message.id}))
         except TimeoutError as error:
-            raise MCPError(REQUEST_TIMEOUT, "the server does not answer server/discover") from error
+            raise MCPError(mcp.REQUEST_TIMEOUT, "the server does not answer server/discover") from error
         except HttpFault as fault:
             delivery.break_off(fault.broke, fault.reason)
             explain_start(self._link, fault)
             raise _as_error(fault, message.method, delivery) from fault
         except ValueError as error:
-            raise MCPError(PARSE_ERROR, str(error), GatewayAnswer(str(error))) from error
+            raise MCPError(mcp.PARSE_ERROR, str(error), GatewayAnswer(str(error))) from error
         await self._inbound.put(SessionMessage(answer))
 
     async def _post_in_turn(self, headers: Mapping[str, str], body: bytes) -> None:
@@ -210,9 +203,9 @@ class WriteStream(OpenStream):
 
 def _as_error(fault: HttpFault, method: str, delivery: Delivery) -> MCPError:
     """A fault as mcp expects it, which takes some for an earlier protocol and tries that."""
-    code, data = INTERNAL_ERROR, GatewayAnswer(fault.reason, delivery)
+    code, data = mcp.INTERNAL_ERROR, GatewayAnswer(fault.reason, delivery)
     if isinstance(fault, StatusFault) and (said := fault.error) is not None:
         return MCPError(said.code, said.message, said.data if method in _HANDSHAKE else data)
     if isinstance(fault, StatusFault) and fault.status == 404 and fault.broke is Broke.LINE:
-        code = METHOD_NOT_FOUND
+        code = mcp.METHOD_NOT_FOUND
     return MCPError(code, fault.reason, data)

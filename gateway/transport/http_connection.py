@@ -71,10 +71,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(request)
 
     async def arrival(self) -> None:
-        """Wait until a JSON answer is complete, or until there is more of any other, or of a lasting one.
-
-        Raises `HttpFault`.
-        """
+        """Wait until a JSON answer is complete, or there is more of any other or lasting one. Raises `HttpFault`."""
         if self._paused:
             self._pause(False)
         if self._fault is None:

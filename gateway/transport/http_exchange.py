@@ -75,9 +75,8 @@ class Exchanges:
                 nothing may come. It has no limit as a whole, and takes no slot, as a call that another call waits for.
 
         Raises:
-            HttpFault: there is no answer, or the connection is closed. A rejected access token is one for a call, of
-                which the delivery table decides whether it is sent again; anything else is sent once more with a new
-                token.
+            HttpFault: there is no answer. A rejected access token is one for a call, of which the delivery table
+                decides whether it is sent again; anything else is sent once more with a new token.
         """
         place = delivery if method == "POST" else Delivery()
         lasting, slot = silent_s is not None, silent_s is None and not delivery.nested
@@ -91,6 +90,7 @@ class Exchanges:
             self._in_use.add(connection)
             try:
                 if self.closed and method != "DELETE":
+                    connection.close()
                     raise HttpFault(Broke.LINE, self.closed)
                 if body is not None:
                     place.left()

@@ -60,14 +60,11 @@ class Requests:
             self._heads.clear()
 
     def encode(self, method: str, url: str, headers: Mapping[str, str], token: str | None, body: bytes | None) -> bytes:
-        """A whole request.
+        """A whole request. Raises `HttpFault` where a part of it cannot be sent.
 
         Args:
             headers: Of this request alone.
             token: The access token.
-
-        Raises:
-            HttpFault: a part of it cannot be sent.
         """
         key = (method, url, token, tuple(headers.items()))
         head = self._heads.get(key)

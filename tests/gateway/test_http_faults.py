@@ -261,7 +261,7 @@ async def test_a_message_for_a_session_that_has_ended_is_a_broken_line() -> None
 async def test_a_call_whose_connection_ends_is_not_resumed_on_it() -> None:
     async def call(request: Request, writer: asyncio.StreamWriter) -> None:
         await begin_stream(writer)
-        await chunk(writer, b"id: 5\ndata: \n\n")
+        await chunk(writer, b"retry: 0\nid: 5\ndata: \n\n")
         begun.set()
         await writer.wait_closed()
 
@@ -277,7 +277,7 @@ async def test_a_call_whose_connection_ends_is_not_resumed_on_it() -> None:
         async with odd(DELETE="hang") as server:
             server.does["tools/call"] = call
             async with anyio.create_task_group() as tasks:
-                async with playing(server, close_timeout_s=1) as session:
+                async with playing(server, close_timeout_s=3) as session:
                     tasks.start_soon(put_away, session)
                     await begun.wait()
                     (connection,) = session._sending.connections.values()  # pyright: ignore[reportPrivateUsage]
