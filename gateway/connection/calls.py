@@ -27,7 +27,7 @@ from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnava
 from gateway.schemas.check import check_output
 from gateway.schemas.compiled import PROGRAMS
 from gateway.transport.call_failures import failure
-from gateway.transport.delivery import Broke, Delivery
+from gateway.transport.delivery import Broke, Delivery, GatewayAnswer
 from gateway.transport.link import Link
 from gateway.transport.messages import Json
 from gateway.transport.results import PlainResult, read_answer, read_result
@@ -220,6 +220,8 @@ class Calls:
 
     def failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
         """The server's refusal, for the policy to read; raises where it gave no answer."""
+        if isinstance(error, MCPError) and isinstance(error.data, GatewayAnswer):
+            delivery = error.data.delivery or delivery
         if delivery.broke is None and self.closed_by_mcp(error):
             delivery.break_off(Broke.LINE, "the connection ended")
         outcome = failure(error, delivery, down=self._link.down, repeatable=repeatable, server=server, tool=tool)

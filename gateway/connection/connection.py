@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import Context
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -244,13 +243,13 @@ class Connection:
         passed = isinstance(message, mcp.LoggingMessageNotification | mcp.ToolListChangedNotification)
         if passed or (self.relays and not isinstance(message, Exception | mcp.ProgressNotification)):
             params = message.params.model_dump(by_alias=True, mode="json", exclude_none=True) if message.params else {}
-            self._on_notification(message.method, params, None)
+            self._on_notification(message.method, params)
 
-    def _on_notification(self, method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+    def _on_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         if method == "notifications/tools/list_changed":
             self._tools_changed()
         if method != "notifications/tools/list_changed" or self.relays:
-            self._requests.record(method, params or {}, context)
+            self._requests.record(method, params or {})
 
     def _tools_changed(self) -> None:
         if self.on_tools_changed is not None and self._opened.is_set():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from contextvars import Context
 from typing import Any, cast
 
 import anyio
@@ -33,23 +32,18 @@ class ServerRequests:
     def __init__(self, in_flight: InFlightCalls) -> None:
         self._in_flight = in_flight
 
-    def record(self, method: str, params: Mapping[str, Any], context: Context | None) -> None:
-        """Record a notification on the call it belongs to; drop it where that is unknown.
-
-        Args:
-            context: What it was sent in; None for the current context.
-        """
-        if self._relay(method, params, context):
+    def record(self, method: str, params: Mapping[str, Any]) -> None:
+        """Record a notification on the call it belongs to; drop it where that is unknown."""
+        if self._relay(method, params):
             return
         if method == "notifications/progress":
             if (call := self._in_flight.by_token(params.get("progressToken"))) is not None:
                 call.progress(params.get("progress"), params.get("total"), params.get("message"))
         elif method == "notifications/message":
-            here = DELIVERY.get() if context is None else context.get(DELIVERY)
-            if calls := self._in_flight.find(params.get("_meta"), here):
+            if calls := self._in_flight.find(params.get("_meta"), DELIVERY.get()):
                 calls[-1].logged(params.get("level"), params.get("data"), tool=_tools(calls))
 
-    def _relay(self, method: str, params: Mapping[str, Any], context: Context | None) -> bool:
+    def _relay(self, method: str, params: Mapping[str, Any]) -> bool:
         """Pass a notification to the client that it is for; False where it is for none."""
         given: Any = params.get("_meta")
         meta = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else Json()
@@ -60,7 +54,7 @@ class ServerRequests:
         elif subscription is not None:
             call = next((call for call in calls if call.relay and _same_id(call.request_id, subscription)), None)
         elif any(call.relay for call in calls):
-            found = self._in_flight.find(meta, DELIVERY.get() if context is None else context.get(DELIVERY))
+            found = self._in_flight.find(meta, DELIVERY.get())
             call = found[-1] if found else None
         else:
             call = None

@@ -84,8 +84,7 @@ class Posts:
         # With a slot, as posts to servers: both share the gateway's descriptors.
         connection = await self._connections.take(self._origin, tls, self.host.connect_timeout_s)
         try:
-            connection.send(request, self.host.max_message_bytes)
-            answer = connection.answer
+            connection.send(request, answer := HttpAnswer(self.host.max_message_bytes))
             await connection.arrival()
             while not answer.complete:
                 await connection.arrival()

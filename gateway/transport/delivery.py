@@ -74,10 +74,14 @@ class GatewayAnswer:
     """In the `data` of an error response: a transport made it in place of a server's answer that it could not use.
 
     A server cannot send one, since no JSON value parses to it.
+
+    Args:
+        delivery: Of the request, where there was no answer at all. mcp may have written it in another context than its
+            caller's, whose `Delivery` then says nothing.
     """
 
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
+    def __init__(self, problem: str, delivery: Delivery | None = None) -> None:
+        self.problem, self.delivery = problem, delivery
 
 
 class Pace:

@@ -12,11 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
 
 import anyio
+import mcp_types as mcp
+import structlog
 from anyio.abc import TaskGroup
 from mcp import MCPError
+from mcp.client.session import DISCOVER_TIMEOUT_SECONDS
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
-from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PARSE_ERROR, JSONRPCNotification, JSONRPCRequest
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from gateway.config.models import ServerConfig
@@ -31,8 +33,11 @@ from gateway.transport.messages import Json, bounded, typed
 from gateway.transport.oauth import Authority
 from mcp_wire.streams import OpenStream
 
+log = structlog.get_logger(__name__)
+
 _SILENT_S = 300.0
 """How long the session's own subscription may be silent: its server may have gone away without a word."""
+_HANDSHAKE = frozenset(("server/discover", "initialize"))
 _POSTS_AT_ONCE = 8
 _MOST_WAITING_POSTS = 1000
 
@@ -51,17 +56,21 @@ async def http_streams(
     exchanges = Exchanges(config, connections=connections, authority=authority)
     inbound = ReadStream()
     calls = HttpCalls(link, exchanges, inbound.put)
-    async with anyio.create_task_group() as tasks:
-        link.carry(calls)
-        try:
-            yield inbound, WriteStream(config, link, exchanges, calls, inbound, tasks)
-        finally:
-            exchanges.close("the connection was closed")
-            if exchanges.requests.session_id:
-                with suppress(HttpFault):
-                    (await exchanges.open("DELETE", {}, None, Delivery())).leave(answered=True)
-            tasks.cancel_scope.cancel()
-            await inbound.aclose()
+    try:
+        async with anyio.create_task_group() as tasks:
+            link.carry(calls)
+            try:
+                yield inbound, WriteStream(config, link, exchanges, calls, inbound, tasks)
+            finally:
+                exchanges.close(link.reason or "the connection was closed")
+                tasks.cancel_scope.cancel()
+    finally:
+        await inbound.aclose()
+        if exchanges.requests.session_id:
+            # Half of what is left: a server that does not answer it must not hide why a start failed.
+            left_s = (anyio.current_effective_deadline() - anyio.current_time()) / 2
+            with suppress(HttpFault), anyio.move_on_after(min(left_s, config.close_timeout_s)):
+                (await exchanges.open("DELETE", {}, None, Delivery(nested=True))).leave(answered=True)
 
 
 class ReadStream(OpenStream):
@@ -78,7 +87,10 @@ class ReadStream(OpenStream):
 
     async def put(self, message: SessionMessage) -> None:
         """Add a message that arrived in the caller's context. Raises `BrokenResourceError` once it is closed."""
-        await self._send.send((message, copy_context()))
+        try:
+            await self._send.send((message, copy_context()))
+        except anyio.ClosedResourceError:
+            raise anyio.BrokenResourceError from None
 
     async def receive(self) -> SessionMessage:
         message, self.last_context = await self._receive.receive()
@@ -124,11 +136,12 @@ class WriteStream(OpenStream):
         message, headers = item.message, dict[str, str]()
         if isinstance(item.metadata, ClientMessageMetadata):
             headers = item.metadata.headers or headers
-        if isinstance(message, JSONRPCRequest):
+        self._exchanges.requests.learn(version=headers.get(MCP_PROTOCOL_VERSION_HEADER))
+        if isinstance(message, mcp.JSONRPCRequest):
             await self._request(message, headers)
             return
         body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        method = message.method if isinstance(message, JSONRPCNotification) else ""
+        method = message.method if isinstance(message, mcp.JSONRPCNotification) else ""
         if method == "notifications/initialized":  # a server may refuse requests that overtake it
             await self._post(headers, body)
             if self._exchanges.requests.session_id:
@@ -142,33 +155,27 @@ class WriteStream(OpenStream):
             self._waiting += 1
             self._tasks.start_soon(self._post_in_turn, headers, body)
 
-    async def _request(self, message: JSONRPCRequest, headers: Mapping[str, str]) -> None:
+    async def _request(self, message: mcp.JSONRPCRequest, headers: Mapping[str, str]) -> None:
         delivery, requests = DELIVERY.get() or Delivery(), self._exchanges.requests
         # A new attempt: what broke the one before it does not count any more.
         delivery.mend()
         if message.method == "initialize":  # it negotiates anew, whatever was tried before
             requests.learn(session_id="", version="")
-        else:
-            requests.learn(version=headers.get(MCP_PROTOCOL_VERSION_HEADER))
         request: Json = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
         try:
-            response = await self._calls.response(request, headers, delivery, silent_s=_SILENT_S)
+            # mcp's own clock for this request runs from the end of its write, which here includes the response.
+            with anyio.fail_after(DISCOVER_TIMEOUT_SECONDS if message.method == "server/discover" else None):
+                response = await self._calls.response(request, headers, delivery, silent_s=_SILENT_S)
             answer = bounded(typed({**response, "id": message.id}))
+        except TimeoutError as error:
+            raise MCPError(mcp.REQUEST_TIMEOUT, "the server does not answer server/discover") from error
         except HttpFault as fault:
             delivery.break_off(fault.broke, fault.reason)
             explain_start(self._link, fault)
-            raise self._as_error(fault) from fault
+            raise _as_error(fault, message.method, delivery) from fault
         except ValueError as error:
-            raise MCPError(PARSE_ERROR, str(error), GatewayAnswer(str(error))) from error
+            raise MCPError(mcp.PARSE_ERROR, str(error), GatewayAnswer(str(error))) from error
         await self._inbound.put(SessionMessage(answer))
-
-    def _as_error(self, fault: HttpFault) -> MCPError:
-        """A fault as mcp expects it, which takes some for an earlier protocol and tries that."""
-        if isinstance(fault, StatusFault) and fault.error is not None:
-            return MCPError(fault.error.code, fault.error.message, fault.error.data)
-        if isinstance(fault, StatusFault) and fault.status == 404 and fault.broke is Broke.LINE:
-            return MCPError(METHOD_NOT_FOUND, fault.reason)
-        return MCPError(INTERNAL_ERROR, fault.reason)
 
     async def _post_in_turn(self, headers: Mapping[str, str], body: bytes) -> None:
         try:
@@ -176,6 +183,8 @@ class WriteStream(OpenStream):
             with anyio.move_on_after(self._most_s):
                 async with self._slots:
                     await self._post(headers, body)
+        except Exception as error:  # boundary: nothing waits for it, and it ends nothing else
+            log.warning("http.post_failed", problem=type(error).__name__)
         finally:
             self._waiting -= 1
 
@@ -189,3 +198,13 @@ class WriteStream(OpenStream):
         if connection.answer.status >= 300:
             explain_start(self._link, StatusFault(connection.answer))
         connection.leave(answered=True)
+
+
+def _as_error(fault: HttpFault, method: str, delivery: Delivery) -> MCPError:
+    """A fault as mcp expects it, which takes some for an earlier protocol and tries that."""
+    code, data = mcp.INTERNAL_ERROR, GatewayAnswer(fault.reason, delivery)
+    if isinstance(fault, StatusFault) and (said := fault.error) is not None:
+        return MCPError(said.code, said.message, said.data if method in _HANDSHAKE else data)
+    if isinstance(fault, StatusFault) and fault.status == 404 and fault.broke is Broke.LINE:
+        code = mcp.METHOD_NOT_FOUND
+    return MCPError(code, fault.reason, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from functools import cache
 from typing import NamedTuple
@@ -114,3 +115,12 @@ def _joined(url: str, reference: str) -> httpx2.URL | None:
         return httpx2.URL(url).join(reference)
     except (httpx2.InvalidURL, ValueError):
         return None
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
@@ -30,10 +31,11 @@ class HttpAnswer:
 
     Args:
         limit: Bytes of the body. An answer that announces more is refused before any of them is read.
+        lasting: Whether an event stream has no limit as a whole. Any other answer has.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, *, lasting: bool = False) -> None:
+        self._limit, self.lasting = limit, lasting
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         """Names in lower case."""
@@ -131,6 +133,8 @@ class HttpAnswer:
         self.sets_cookies = b"set-cookie" in first
         if (encoding := first.get(b"content-encoding", b"identity")) != b"identity":
             self.encoding = encoding[:40].decode("latin-1")
+        if self.lasting and status == 200 and self.is_event_stream:
+            self._limit = sys.maxsize
         self._frame(first)
 
     def _frame(self, first: Mapping[bytes, bytes]) -> None:

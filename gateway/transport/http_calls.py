@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 
 import anyio
+import structlog
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
 from pydantic_core import to_json
 
 from gateway.transport.channel import OwnChannel
@@ -18,9 +18,12 @@ from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
-from gateway.transport.http_exchange import Exchanges, StatusFault
+from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
+from gateway.transport.messages import parse_line
 from gateway.transport.link import Link
 from gateway.transport.messages import Json, answers, is_response, read_json, result_of, typed
+
+log = structlog.get_logger(__name__)
 
 _SUBSCRIBE = "subscriptions/listen"
 _MOST_FAILED_RESUMPTIONS = 2
@@ -31,8 +34,6 @@ _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
 _PIECE_BYTES = 128 << 10
 """Bytes of a stream that are read before other tasks get theirs: each may be a line."""
-_BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
-"""What ends an event."""
 
 
 class HttpCalls(OwnChannel):
@@ -69,7 +70,7 @@ class HttpCalls(OwnChannel):
         """
         lasts = silent_s if request["method"] == _SUBSCRIBE else None
         body = to_json(request)
-        connection = await self._exchanges.open("POST", headers, body, delivery, lasting=lasts is not None)
+        connection = await self._exchanges.open("POST", headers, body, delivery, silent_s=lasts)
         answer = connection.answer
         if request["method"] == "initialize":
             self._exchanges.requests.learn(session_id=answer.header(b"mcp-session-id").decode("latin-1"))
@@ -80,6 +81,8 @@ class HttpCalls(OwnChannel):
                     self._check(answer)
                 while not answer.complete:
                     await connection.arrival()
+                if answer.status in (401, 403):  # mcp's session hears of it only what the document says
+                    explain_start(self._link, StatusFault(answer))
                 return _in_document(answer, request)
             events = EventStream(self._exchanges.limit)
             try:
@@ -101,9 +104,13 @@ class HttpCalls(OwnChannel):
 
     async def hear(self) -> None:
         """Read the server's own stream, which belongs to no request, for as long as the server has one."""
-        # Without a word: a server need not have one, and calls go on without it.
-        with suppress(HttpFault, anyio.BrokenResourceError):
+        # Without a word where the server has none, or the connection ends: calls go on without it.
+        try:
             await self._followed(EventStream(self._exchanges.limit), None, Delivery(), math.inf)
+        except (HttpFault, anyio.BrokenResourceError):
+            pass
+        except Exception as error:  # boundary: what a server says there, which ends nothing else
+            log.warning("http.own_stream_failed", problem=type(error).__name__)
 
     def _check(self, answer: HttpAnswer) -> None:
         """Raise where an answer that is not an event stream cannot hold the response, before its body is read."""
@@ -126,25 +133,22 @@ class HttpCalls(OwnChannel):
 
         Args:
             request: None for the server's own stream, whose responses are passed over.
-            lasts: Given for a stream without an end, of which each event has the limit and not the whole: how long it
-                may be silent.
+            lasts: Given for a stream without an end: how long it may be silent.
 
         Raises:
             ValueError: it ends with responses to other requests only.
         """
-        answer, handled, foreign, size = connection.answer, 0, False, 0
+        answer, handled, foreign = connection.answer, 0, False
         while True:
             # Before what has arrived is taken: more may arrive while it is handled.
             ended = answer.complete and len(answer.body) <= _PIECE_BYTES
             piece = answer.take(_PIECE_BYTES)
-            if lasts is not None:
-                size = self._size_of_event(size, piece)
             for data in events.feed(piece):
-                message = read_json(data) if request is not None else _own_message(data)
-                if message is None:
-                    pass
-                elif request is None or not is_response(message):
-                    await self._receive(message)
+                if request is None:  # a bad message affects no other, and no response belongs there
+                    if isinstance(found := parse_line(data), JSONRPCRequest | JSONRPCNotification):
+                        await self._receive(found)
+                elif not is_response(message := read_json(data)):
+                    await self._receive(typed(message))
                 # Without an id it is an error that its server could not match, on the stream of this request alone.
                 elif answers(message, request["id"]) or message.get("id") is None:
                     # The stream usually ends right after its response; what is left of it is drained so the connection
@@ -162,23 +166,14 @@ class HttpCalls(OwnChannel):
                     raise ValueError(_NO_RESPONSE)
                 return None
             if not answer.body and not answer.complete:
-                await (connection.arrival() if lasts is None else _arrival(connection, lasts))
+                await (connection.arrival() if lasts is None else arrival_within(connection, lasts))
             elif len(piece) == _PIECE_BYTES:
                 await anyio.lowlevel.checkpoint()
 
-    def _size_of_event(self, size: int, piece: bytes) -> int:
-        """The bytes since the end of the last event, of a stream that has no limit as a whole. Raises `HttpFault`."""
-        blank = max(piece.rfind(line) for line in _BLANK_LINES)
-        size = len(piece) - blank if blank >= 0 else size + len(piece)
-        if size > self._exchanges.limit:
-            raise HttpFault(Broke.CONTENT, f"an event has more than max_message_bytes ({self._exchanges.limit})")
-        return size
-
-    async def _receive(self, message: Json) -> None:
+    async def _receive(self, message: JSONRPCMessage) -> None:
         """Pass on what a server says within a request: this task's context tells which one."""
-        found = typed(message)
-        if self._link.is_for_mcp(found):
-            await self._to_session(SessionMessage(found))
+        if self._link.is_for_mcp(message):
+            await self._to_session(SessionMessage(message))
 
     async def _followed(
         self, events: EventStream, request: Json | None, delivery: Delivery, lasts: float | None
@@ -192,7 +187,7 @@ class HttpCalls(OwnChannel):
             lasts: As `_read_events`.
         """
         failed, begun = 0, request is not None
-        while failed < _MOST_FAILED_RESUMPTIONS:
+        while failed < _MOST_FAILED_RESUMPTIONS and not self._exchanges.closed:
             if begun:
                 await anyio.sleep(_RESUME_S if events.retry_s is None else events.retry_s)
             # The server chooses `retry`, which may be 0: the pace bounds the attempts whatever it chooses.
@@ -202,7 +197,7 @@ class HttpCalls(OwnChannel):
             if events.last_id:
                 resuming["last-event-id"] = events.last_id
             try:
-                connection = await self._exchanges.open("GET", resuming, None, delivery, lasting=lasts is not None)
+                connection = await self._exchanges.open("GET", resuming, None, delivery, silent_s=lasts)
             except HttpFault:
                 failed += 1
                 continue
@@ -215,9 +210,9 @@ class HttpCalls(OwnChannel):
                 delivery.mend()
                 response = await self._read_events(connection, events, request, lasts)
             except HttpFault as fault:
-                if fault.broke is not Broke.LINE:
+                if fault.broke is not Broke.LINE and request is not None:
                     raise
-                failed += 1
+                failed = 1 if events.brought else failed + 1
             else:
                 failed = 0
                 if response is not None:
@@ -225,24 +220,6 @@ class HttpCalls(OwnChannel):
             finally:
                 connection.leave()
         return None
-
-
-async def _arrival(connection: HttpConnection, silent_s: float) -> None:
-    try:
-        with anyio.fail_after(silent_s):
-            await connection.arrival()
-    except TimeoutError:
-        raise HttpFault(Broke.LINE, f"the stream was silent for {silent_s:g} s") from None
-
-
-def _own_message(data: bytes) -> Json | None:
-    """A message in the server's own stream, where a bad one affects no other; no response belongs there."""
-    try:
-        message = read_json(data)
-        typed(message)
-    except ValueError:
-        return None
-    return None if is_response(message) else message
 
 
 def _in_document(answer: HttpAnswer, request: Json) -> Json:

@@ -7,7 +7,6 @@ answer. Here a request is one write, and its answer wakes the task that waits fo
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import select
 import ssl
 from collections import defaultdict
@@ -17,7 +16,7 @@ from typing import cast
 import anyio
 
 from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Origin
+from gateway.transport.http_address import Origin, is_address
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 
 KEEPALIVE_S = 2.0
@@ -67,14 +66,14 @@ class HttpConnection(asyncio.Protocol):
         # yet, and a request written now would be lost with its delivery unknown.
         return not self._poll.poll(0)
 
-    def send(self, request: bytes, limit: int) -> None:
-        """Write a request whole; up to `limit` bytes of its answer are read."""
+    def send(self, request: bytes, answer: HttpAnswer) -> None:
+        """Write a request whole; what arrives is read into `answer`."""
         assert self._transport is not None
-        self._in_exchange, self.answer = True, HttpAnswer(limit)
+        self._in_exchange, self.answer = True, answer
         self._transport.write(request)
 
     async def arrival(self) -> None:
-        """Wait until a JSON answer is complete, or until there is more of any other. Raises `HttpFault`."""
+        """Wait until a JSON answer is complete, or there is more of any other or lasting one. Raises `HttpFault`."""
         if self._paused:
             self._pause(False)
         if self._fault is None:
@@ -145,7 +144,7 @@ class HttpConnection(asyncio.Protocol):
             self._drain(len(data))
         # A document is of use only as a whole, so its pieces do not wake the caller; of a stream each piece may hold an
         # event.
-        elif answer.complete or (answer.status and (not answer.is_document or answer.encoding)):
+        elif answer.complete or (answer.status and (not answer.is_document or answer.encoding or answer.lasting)):
             if len(answer.body) > _MOST_UNREAD_BYTES and not answer.complete and not self._paused:
                 self._pause(True)
             self._wake()
@@ -258,7 +257,7 @@ class HttpConnections:
                     origin.port,
                     ssl=secured,
                     # A race of tasks, for names that may have an address that answers and one that does not.
-                    happy_eyeballs_delay=None if _is_address(origin.host) else _NEXT_ADDRESS_S,
+                    happy_eyeballs_delay=None if is_address(origin.host) else _NEXT_ADDRESS_S,
                 )
         except TimeoutError:
             raise HttpFault(Broke.CONNECT, f"ConnectTimeout: no connection within {timeout_s:g} s") from None
@@ -308,11 +307,3 @@ class HttpConnections:
                 connection.close()
         self._idle.clear()
         self._number_idle = 0
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -3,12 +3,12 @@ redirects, its cookies."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from http.cookiejar import CookieJar
 from typing import Any
 
+import anyio
 import httpx2
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import ErrorData
@@ -32,7 +32,6 @@ _SESSION_ID = "mcp-session-id"
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _MOST_HEADS = 256
 _MOST_COOKIES, _MOST_COOKIE_BYTES = 50, 16 << 10
-_NO_LIMIT = sys.maxsize
 
 
 class StatusFault(HttpFault):
@@ -82,7 +81,7 @@ class Requests:
             self._heads.clear()
 
     def encode(self, method: str, url: str, headers: Mapping[str, str], token: str | None, body: bytes | None) -> bytes:
-        """A whole request.
+        """A whole request. Raises `HttpFault` where a part of it cannot be sent.
 
         Args:
             headers: Of this request alone.
@@ -93,7 +92,10 @@ class Requests:
         if head is None:
             if len(self._heads) >= _MOST_HEADS:  # arguments may be mirrored into headers
                 self._heads.clear()
-            head = self._heads[key] = self._head(method, url, headers, token)
+            try:
+                head = self._heads[key] = self._head(method, url, headers, token)
+            except (ValueError, httpx2.InvalidURL) as error:  # neither of which quotes a header
+                raise HttpFault(Broke.CONTENT, f"the request cannot be sent: {type(error).__name__}") from None
         return head + b"\r\n" if body is None else b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
     def _head(self, method: str, url: str, headers: Mapping[str, str], token: str | None) -> bytes:
@@ -159,6 +161,8 @@ class Exchanges:
         self._reached = self.requests.url
         """Where the last message arrived that was answered with success: there the server has redirected others to."""
         self._in_use: set[HttpConnection] = set()
+        self.closed = ""
+        """Why nothing is sent any more; empty while it is."""
 
     async def open(
         self,
@@ -168,7 +172,7 @@ class Exchanges:
         delivery: Delivery,
         *,
         url: str | None = None,
-        lasting: bool = False,
+        silent_s: float | None = None,
     ) -> HttpConnection:
         """Send a request, and again where it is redirected; returns its connection once the answer has begun.
 
@@ -177,15 +181,15 @@ class Exchanges:
 
         Args:
             url: Where to, if not to the server's own address.
-            lasting: Whether the answer goes on for as long as its server likes. It has no limit as a whole, and takes
-                no slot, as a call that another call waits for.
+            silent_s: Given where the answer may be a stream that goes on for as long as its server likes: for how long
+                nothing may come. It has no limit as a whole, and takes no slot, as a call that another call waits for.
 
         Raises:
             HttpFault: there is no answer. A rejected access token is one for a call, of which the delivery table
                 decides whether it is sent again; anything else is sent once more with a new token.
         """
         place = delivery if method == "POST" else Delivery()
-        slot, limit = not (lasting or delivery.nested), _NO_LIMIT if lasting else self.limit
+        lasting, slot = silent_s is not None, silent_s is None and not delivery.nested
         to, renewed, authority, token = url or self._reached, False, self._authority, None
         while True:
             if authority is not None:
@@ -196,11 +200,13 @@ class Exchanges:
             connection.among = self._in_use
             self._in_use.add(connection)
             try:
+                if self.closed and method != "DELETE":
+                    connection.close()
+                    raise HttpFault(Broke.LINE, self.closed)
                 if body is not None:
                     place.left = True
-                connection.send(data, limit)
-                await connection.arrival()
-                answer = connection.answer
+                connection.send(data, answer := HttpAnswer(self.limit, lasting=lasting))
+                await (connection.arrival() if silent_s is None else arrival_within(connection, silent_s))
                 if answer.sets_cookies:
                     self.requests.keep_cookies(to, answer)
                 again = None if answer.status < 300 else self._again(method, to, answer, token, place, renewed=renewed)
@@ -241,12 +247,22 @@ class Exchanges:
         return None  # without a challenge it is a status like any other
 
     def close(self, reason: str) -> None:
-        """End every exchange under way."""
+        """End every exchange under way, and begin none but the DELETE that ends the session."""
+        self.closed = self.closed or reason
         for connection in list(self._in_use):
             connection.fail(HttpFault(Broke.LINE, reason))
 
     def _version(self, headers: Mapping[str, str]) -> str:
         return headers.get(MCP_PROTOCOL_VERSION_HEADER) or self.requests.version
+
+
+async def arrival_within(connection: HttpConnection, silent_s: float) -> None:
+    """Wait for more of an answer, and no longer than this. Raises `HttpFault`."""
+    try:
+        with anyio.fail_after(silent_s):
+            await connection.arrival()
+    except TimeoutError:
+        raise HttpFault(Broke.LINE, f"the stream was silent for {silent_s:g} s") from None
 
 
 def explain_start(link: Link, fault: HttpFault) -> None:

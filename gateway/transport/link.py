@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import Context
 from typing import Any, Protocol
 
 import anyio
@@ -18,8 +17,8 @@ from gateway.transport.delivery import Delivery
 _FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself handles."""
 
-OnNotification = Callable[[str, Mapping[str, Any] | None, Context | None], None]
-"""Takes the method and parameters of a notification, and the context of the request it arrived with where known."""
+OnNotification = Callable[[str, Mapping[str, Any] | None], None]
+"""Takes the method and parameters of a notification, in the context of the request that it arrived with."""
 
 
 class Redact(Protocol):
@@ -64,7 +63,7 @@ def _unchanged(text: str, *, cut_before: bool = False) -> str:
     return text
 
 
-def _ignore(method: str, params: Mapping[str, Any] | None, context: Context | None) -> None:
+def _ignore(method: str, params: Mapping[str, Any] | None) -> None:
     pass
 
 
@@ -115,7 +114,7 @@ class Link:
         if not isinstance(message, JSONRPCNotification):
             return True
         if message.method != "notifications/cancelled":  # an acknowledged subscription may be a client's
-            self.on_notification(message.method, message.params, None)
+            self.on_notification(message.method, message.params)
         return message.method in _FOR_MCP
 
     def end(self, reason: str) -> None:

@@ -141,7 +141,8 @@ class Authority:
             except AuthorizationFailed as error:
                 self._failure = error.problem
                 raise
-            except httpx2.TransportError as error:
+            # Addresses and documents are those that servers name: what the provider makes of a bad one varies.
+            except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
                 # Concurrent callers share this failure; each would meet it again, one after the other.
                 self._failure = f"authorization failed: {type(error).__name__}"
                 raise AuthorizationFailed(self._failure) from error

@@ -5,6 +5,7 @@ mcp's own client stops writing after one failed POST. Here a POST that fails, fa
 
 from __future__ import annotations
 
+import math
 from contextlib import AsyncExitStack
 from types import TracebackType
 
@@ -87,7 +88,7 @@ class SseTransport:
     async def _read_stream(self, task_status: TaskStatus[None]) -> str:
         """Read events until there are no more; returns how it ended."""
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
-        connection = await self._exchanges.open("GET", headers, None, Delivery(), lasting=True)
+        connection = await self._exchanges.open("GET", headers, None, Delivery(), silent_s=math.inf)
         try:
             if connection.answer.status != 200:
                 raise StatusFault(connection.answer)

@@ -1,0 +1,338 @@
+"""What a server does wrong over HTTP, beside its answers to calls, ends one request and is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from breaking import BreakingHttp, Request, begin_stream, breaking, chunk, respond
+from mcp import MCPError
+from mcp.shared import jsonrpc_dispatcher
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from mcp_types import JSONRPCNotification, JSONRPCRequest
+from rejecting import Rejecting
+from structlog.testing import capture_logs
+
+from gateway import Gateway, GatewayConfig, Session
+from gateway.config.models import ServerConfig
+from gateway.errors import DeliveryUnknown, ServerUnavailable, Unauthorized
+from gateway.transport.delivery import Broke, Delivery
+from gateway.transport.event_stream import EventStream
+from gateway.transport.http import ReadStream, WriteStream, http_streams
+from gateway.transport.http_answer import HttpFault
+from gateway.transport.http_connection import HttpConnections
+from gateway.transport.http_exchange import Exchanges
+from gateway.transport.http_request import Requests
+from gateway.transport.link import Link
+
+pytestmark = pytest.mark.anyio
+LIMIT = 1 << 20
+Does = Callable[[Request, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Odd(Rejecting):
+    """A server with an answer of its own to some HTTP methods, or methods of JSON-RPC."""
+
+    def __init__(self, rng: random.Random, unread: float = 0.0) -> None:
+        super().__init__(rng, unread)
+        self.does: dict[str, Does] = {}
+        self.seen: list[str] = []
+        self.secured = False
+        self.cut = False
+        self.gets: list[str | None] = []
+        """The event that each GET names."""
+        self.versions: list[str | None] = []
+        """Of the protocol, as each POST names it."""
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        return super().entry if self.secured else {"url": f"{self.origin}/mcp"}
+
+    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        is_post = request.method == "POST" and request.path == "/mcp"
+        name = request.message.get("method", "") if is_post else request.method
+        if request.path == "/mcp":
+            self.seen.append(name)
+        if is_post:
+            self.versions.append(request.headers.get("mcp-protocol-version"))
+        if name == "GET" and request.path == "/mcp":
+            self.gets.append(request.headers.get("last-event-id"))
+        if request.path == "/mcp" and (own := self.does.get(name)) is not None:
+            return await own(request, writer)
+        await (super()._serve(request, writer) if self.secured else BreakingHttp._serve(self, request, writer))
+
+    async def endless(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        """A document of 64 MB."""
+        await begin_stream(writer, "application/json")
+        try:
+            for _ in range(64):
+                await chunk(writer, b"x" * LIMIT)
+        except ConnectionError:
+            self.cut = True
+
+    async def hang(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def playing(server: Odd, **entry: Any) -> AsyncIterator[Session]:
+    settings = {**server.entry, "required": True, **entry}
+    async with Gateway(GatewayConfig.model_validate({"servers": {"world": settings}})) as gateway:
+        async with gateway.lease(trajectory="t", task=None, seed=1) as session:
+            yield session
+
+
+@asynccontextmanager
+async def odd(**does: str) -> AsyncIterator[Odd]:
+    async with breaking(Odd, "odd", unread=0.0) as server:
+        assert isinstance(server, Odd)
+        for name, how in does.items():
+            server.does[name] = getattr(server, how)
+        yield server
+
+
+@asynccontextmanager
+async def streams(server: Odd, **entry: Any) -> AsyncIterator[tuple[ReadStream, WriteStream, HttpConnections]]:
+    """Those of mcp's session, with the answers to its requests passed over."""
+    config, connections = ServerConfig.model_validate({**server.entry, **entry}), HttpConnections(4)
+    async with http_streams(config, Link(), connections=connections) as (read, write):
+        async with anyio.create_task_group() as tasks:
+
+            async def receive() -> None:
+                async for _ in read:
+                    pass
+
+            tasks.start_soon(receive)
+            yield read, write, connections
+            tasks.cancel_scope.cancel()
+
+
+def request(method: str) -> SessionMessage:
+    return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method=method))
+
+
+async def put(session: Session) -> str:
+    return (await session.call("put", {"id": "x"})).text
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_document_in_place_of_the_servers_own_stream_has_the_limit() -> None:
+    async with odd(GET="endless") as server, playing(server, max_message_bytes=LIMIT) as session:
+        await until(lambda: server.cut)
+        assert await put(session) == "x"
+
+
+async def test_a_document_in_place_of_a_subscription_has_the_limit() -> None:
+    async with odd() as server:
+        server.does["subscriptions/listen"] = server.endless
+        async with streams(server, max_message_bytes=LIMIT) as (_, write, _):
+            await refused(write, "max_message_bytes")
+            await until(lambda: server.cut)
+
+
+async def test_a_document_in_place_of_the_stream_of_sse_has_the_limit() -> None:
+    async with odd(GET="endless") as server:
+        with pytest.raises(ServerUnavailable, match="max_message_bytes"):
+            async with playing(server, transport="sse", max_message_bytes=LIMIT):
+                pass
+        await until(lambda: server.cut)
+
+
+async def refused(write: WriteStream, match: str) -> None:
+    with anyio.fail_after(20), pytest.raises(MCPError, match=match):
+        await write.send(request("subscriptions/listen"))
+
+
+async def test_a_subscription_whose_answer_does_not_begin_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.transport.http._SILENT_S", 0.05)
+    async with odd() as server:
+        server.does["subscriptions/listen"] = server.hang
+        async with streams(server) as (_, write, _):
+            await refused(write, "silent")
+
+
+async def test_a_server_that_does_not_answer_discover_is_asked_for_the_handshake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.transport.http.DISCOVER_TIMEOUT_SECONDS", 0.05)
+    async with odd() as server:
+        server.does["server/discover"] = server.hang
+        async with playing(server, start_timeout_s=20) as session:
+            assert await put(session) == "x"
+
+
+@pytest.mark.parametrize("where", ["GET", "ping", "tools/call"])
+async def test_a_challenge_that_names_no_address_ends_what_met_it_alone(where: str) -> None:
+    challenge = 'Bearer resource_metadata="http://[::1/x"'
+
+    async def challenged(request: Request, writer: asyncio.StreamWriter) -> None:
+        await respond(writer, 401, b"", kind="", WWW_Authenticate=challenge)
+
+    async with odd() as server:
+        server.secured = True
+        server.does[where] = challenged
+        if where == "ping":  # the answer to one, on the server's own stream
+
+            async def ping(request: Request, writer: asyncio.StreamWriter) -> None:
+                server.does[""] = challenged
+                await begin_stream(writer)
+                await chunk(writer, b'data: {"jsonrpc":"2.0","id":7,"method":"ping"}\n\n')
+                await writer.wait_closed()
+
+            server.does["GET"] = ping
+        async with playing(server) as session:
+            for _ in range(3):
+                if where == "tools/call":
+                    with pytest.raises(ServerUnavailable, match="InvalidURL"):
+                        await put(session)
+                else:
+                    await until(lambda: ("" if where == "ping" else where) in server.seen)
+                    assert await put(session) == "x"
+
+
+@pytest.mark.parametrize("value", ["\u20ac", "a\r\nb"])
+def test_a_header_that_cannot_be_sent_is_a_fault_of_its_request_and_is_not_quoted(value: str) -> None:
+    requests = Requests(ServerConfig.model_validate({"url": "http://127.0.0.1/mcp"}))
+    with pytest.raises(HttpFault, match="cannot be sent") as caught:
+        requests.encode("POST", requests.url, {"x-a": value}, None, b"{}")
+    assert caught.value.broke is Broke.CONTENT and value not in caught.value.reason
+
+
+def test_an_event_has_a_limit_and_a_stream_has_not() -> None:
+    stream, line = EventStream(100), b"data: " + b"x" * 60 + b"\n"
+    for _ in range(10):
+        assert [*stream.feed(line), *stream.feed(b"\r"), *stream.feed(b"\n")] == [b"x" * 60]
+    assert list(stream.feed(line)) == []
+    with pytest.raises(HttpFault, match="max_message_bytes"):
+        list(stream.feed(line[:50]))
+    taken = list[bytes]()
+    with pytest.raises(HttpFault, match="max_message_bytes"):
+        for data in EventStream(100).feed(line + b"\n" + line + line + b"\n" + line + b"\n"):
+            taken.append(data)
+    assert taken == [b"x" * 60]
+
+
+async def test_an_event_that_is_too_long_is_a_failed_attempt_to_hear_and_an_event_before_it_a_good_one() -> None:
+    async def own_stream(request: Request, writer: asyncio.StreamWriter) -> None:
+        await begin_stream(writer)
+        small = b'retry: 0\ndata: {"jsonrpc":"2.0","method":"notifications/x"}\n\n'
+        await chunk(writer, small * (len(server.gets) < 4) + b"data: " + b"x" * LIMIT + b"\n\n")
+        await writer.wait_closed()
+
+    async with odd() as server:
+        server.does["GET"] = own_stream
+        async with playing(server, max_message_bytes=LIMIT) as session:
+            await until(lambda: len(server.gets) == 4)
+            assert await put(session) == "x"
+
+
+async def test_the_end_of_a_session_takes_no_slot_and_nothing_else_is_sent_from_then_on() -> None:
+    async with odd() as server, streams(server) as (_, write, connections):
+        await write.send(request("initialize"))
+        exchanges: Exchanges = write._exchanges  # pyright: ignore[reportPrivateUsage]
+        exchanges.close("over")
+        with pytest.raises(HttpFault, match="over"):
+            await exchanges.open("POST", {}, b"{}", Delivery())
+        for _ in range(4):
+            connections.slots.acquire_on_behalf_of_nowait(object())
+    assert server.seen == ["initialize", "DELETE"]
+
+
+async def test_a_message_for_a_session_that_has_ended_is_a_broken_line() -> None:
+    stream = ReadStream()
+    await stream.aclose()
+    with pytest.raises(anyio.BrokenResourceError):
+        await stream.put(request("ping"))
+
+
+async def test_nothing_follows_the_end_of_a_session_while_a_call_is_under_way() -> None:
+    async def call(request: Request, writer: asyncio.StreamWriter) -> None:
+        await begin_stream(writer)
+        await chunk(writer, b"retry: 0\nid: 5\ndata: \n\n")
+        begun.set()
+        await writer.wait_closed()
+
+    begun, outcomes = anyio.Event(), list[BaseException]()
+
+    async def put_away(session: Session) -> None:
+        try:
+            await put(session)
+        except Exception as error:
+            outcomes.append(error)
+
+    with capture_logs() as logs:
+        async with odd(DELETE="hang") as server:
+            server.does["tools/call"] = call
+            async with anyio.create_task_group() as tasks:
+                async with playing(server, close_timeout_s=3) as session:
+                    tasks.start_soon(put_away, session)
+                    await begun.wait()
+                    (connection,) = session._sending.connections.values()  # pyright: ignore[reportPrivateUsage]
+                    connection.end("it is over")
+                    await until(lambda: outcomes)
+    assert isinstance(outcomes[0], DeliveryUnknown) and server.seen[-1] == "DELETE"
+    assert not [each for each in logs if each["event"] == "connection.broke"]
+
+
+async def test_a_start_that_is_not_authorized_says_so_whatever_its_document_says() -> None:
+    async def no(request: Request, writer: asyncio.StreamWriter) -> None:
+        error = {"jsonrpc": "2.0", "id": request.message["id"], "error": {"code": -32001, "message": "no"}}
+        await respond(writer, 401, json.dumps(error).encode())
+
+    async with odd() as server:
+        server.does["server/discover"] = server.does["initialize"] = no
+        with pytest.raises(Unauthorized, match="HTTP 401"):
+            async with playing(server):
+                pass
+
+
+async def test_a_start_that_fails_says_why_though_the_end_of_its_session_is_not_answered() -> None:
+    async def no(request: Request, writer: asyncio.StreamWriter) -> None:
+        error = {"jsonrpc": "2.0", "id": request.message["id"], "error": {"code": -32000, "message": "database down"}}
+        await respond(writer, 200, json.dumps(error).encode())
+
+    async with odd(DELETE="hang") as server:
+        server.does["tools/list"] = no
+        with pytest.raises(ServerUnavailable, match="database down"):
+            async with playing(server, start_timeout_s=2):
+                pass
+
+
+async def test_a_call_that_broke_is_unknown_though_mcp_wrote_it_in_another_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dispatcher: Any = jsonrpc_dispatcher.JSONRPCDispatcher
+    write = dispatcher._write
+
+    async def elsewhere(self: Any, message: Any, metadata: Any = None) -> None:
+        await asyncio.get_running_loop().create_task(write(self, message, metadata), context=contextvars.Context())
+
+    monkeypatch.setattr("gateway.sdk.is_known", False)
+    monkeypatch.setattr(dispatcher, "_write", elsewhere)
+    async with odd() as server, playing(server) as session:
+        server.plan["x"] = ["closed after running"]
+        with pytest.raises(DeliveryUnknown, match="RemoteProtocolError"):
+            await put(session)
+        assert server.ran["x"] == 1
+
+
+async def test_the_version_is_that_of_the_latest_message_that_names_one() -> None:
+    async with odd() as server, streams(server) as (_, write, _):
+        metadata = ClientMessageMetadata(headers={"mcp-protocol-version": "2025-06-18"})
+        said = JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized")
+        await write.send(SessionMessage(said, metadata=metadata))
+        await write.send(request("ping"))
+    assert server.versions == ["2025-06-18"] * 2
