@@ -19,9 +19,8 @@ from gateway.transport.event_stream import EventStream
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
-from gateway.transport.messages import parse_line
 from gateway.transport.link import Link
-from gateway.transport.messages import Json, answers, is_response, read_json, result_of, typed
+from gateway.transport.messages import Json, answers, is_response, parse_line, read_json, result_of, typed
 
 log = structlog.get_logger(__name__)
 
