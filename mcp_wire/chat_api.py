@@ -95,7 +95,9 @@ def open_client(
     headers: Mapping[str, str] = MappingProxyType({}),
     limits: httpx2.Limits = _NO_LIMITS,
 ) -> httpx2.AsyncClient:
-    """A client for the API at a base address. No log line of it has the address's user and password.
+    """A client for the API at a base address. No log line of it has the address's user, password or query.
+
+    The query is added to each request. A client with one uses no proxy of the environment.
 
     Args:
         api_key: sent as a bearer token, in place of the address's user and password.
@@ -108,8 +110,29 @@ def open_client(
     auth = httpx2.BasicAuth(given.username, given.password) if given.userinfo and not api_key else None
     if api_key:
         headers = {**headers, "authorization": f"Bearer {api_key}"}
-    shown = given.copy_with(userinfo=b"")
-    return httpx2.AsyncClient(base_url=shown, headers=headers, auth=auth, timeout=timeout, limits=limits, verify=tls)
+    shown = given.copy_with(userinfo=b"", query=None)
+    hiding = _WithQuery(httpx2.AsyncHTTPTransport(verify=tls, limits=limits), given.query) if given.query else None
+    return httpx2.AsyncClient(
+        base_url=shown, headers=headers, auth=auth, timeout=timeout, limits=limits, verify=tls, transport=hiding
+    )
+
+
+class _WithQuery(httpx2.AsyncBaseTransport):
+    """Adds the base address's query, which may hold a key, to each request while it is under way."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, query: bytes) -> None:
+        self._inner, self._query = inner, query
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        shown = request.url
+        request.url = shown.copy_with(query=b"&".join(filter(None, (shown.query, self._query))))
+        try:
+            return await self._inner.handle_async_request(request)
+        finally:
+            request.url = shown  # httpx2 logs it once its answer has arrived, and errors quote it
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 async def complete(client: httpx2.AsyncClient, body: Mapping[str, Any]) -> Completion:
@@ -121,14 +144,20 @@ async def post(
     client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], *, most_bytes: int = MOST_BYTES
 ) -> bytes:
     """The content that answers one request. Raises ApiError."""
-    content = bytearray()
     with transport_errors():
         async with client.stream("POST", path, json=body) as response:
-            async for piece in response.aiter_bytes():
-                content += piece
-                if len(content) > most_bytes:
-                    raise ApiError(f"the endpoint answered with more than {most_bytes} bytes")
-    check_status(response, bytes(content))
+            content = await read(response, most_bytes)
+    check_status(response, content)
+    return content
+
+
+async def read(response: httpx2.Response, most_bytes: int) -> bytes:
+    """The content of a response. Raises ApiError where it is longer."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > most_bytes:
+            raise ApiError(f"the endpoint answered with more than {most_bytes} bytes")
     return bytes(content)
 
 
@@ -161,6 +190,8 @@ def transport_errors() -> Generator[None]:
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         problem = f"nothing answers ({type(error).__name__}): start the endpoint, or correct its address"
         raise ApiLost(problem, said=str(error), may_have_run=False) from error
+    except httpx2.LocalProtocolError:  # without its text and cause, which may quote the header with the key
+        raise ApiLost("the connection broke (LocalProtocolError)", said="", may_have_run=True) from None
     except httpx2.TransportError as error:
         problem = f"the connection broke ({type(error).__name__})"
         raise ApiLost(problem, said=str(error), may_have_run=True) from error

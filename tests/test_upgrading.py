@@ -83,6 +83,24 @@ def test_an_installed_package_has_what_is_relied_upon(where: str, name: str, for
     assert not wrong, f"{top} {installed} {wrong}. It was for: {use}. See docs/upgrading.md."
 
 
+def methods(path: Path) -> Iterator[str]:
+    """Underscore methods of a file's classes."""
+    for kind in ast.walk(ast.parse(path.read_text())):
+        if isinstance(kind, ast.ClassDef):
+            own = (each.name for each in kind.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from (name for name in own if re.match(r"_[a-z]", name))
+
+
+def test_every_underscore_method_of_verl_that_is_overridden_stands_in_the_page() -> None:
+    # By name, whatever the class: a mixin names no base, and the worker's comes out of Ray's metadata.
+    theirs = {name for path in package("verl").rglob("*.py") for name in methods(path)}
+    said = {name.rpartition(".")[2] for where, name, _, _ in ROWS if where.startswith("verl.")}
+    root = PAGE.parents[1] / "rollout"
+    paths = [*(root / "verl").rglob("*.py"), *(root / "verl_cpu").rglob("*.py"), root / "tokens" / "sft.py"]
+    overridden = {name for path in paths for name in methods(path)} & theirs
+    assert "_run_agent_loop" in overridden and overridden - said == set()
+
+
 def test_every_row_of_the_page_is_read() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert len(lines) == len(ROWS)

@@ -12,6 +12,7 @@ from mcp_servers.kit import Elicited, Reply
 
 ARCHIVE_SUFFIX = ".traces.parquet"
 """Of Parquet files that large trace journals are archived in."""
+_COLUMNS = ["task", "seed", "messages", "generations", "user_replies"]
 
 
 class Recording(BaseModel):
@@ -117,12 +118,14 @@ def _recordings(source: Path) -> Iterator[Recording]:
 
 
 def _archived(file: Path) -> Iterator[Recording]:
-    """The recording of each trace of an archive. Raises OSError if the file cannot be read."""
+    """The recording of each trace of an archive. Raises OSError if the file cannot be read, or lacks a column."""
     from pyarrow import parquet  # pyright: ignore  # here, because the import takes half a second
 
     opened: Any = parquet.ParquetFile(file)  # pyright: ignore  # pyarrow has no types
     with opened:
-        for batch in opened.iter_batches(columns=["task", "seed", "messages", "generations", "user_replies"]):
+        if lacking := sorted({*_COLUMNS}.difference(opened.schema_arrow.names)):
+            raise OSError(f"an archive without the columns {', '.join(lacking)}")
+        for batch in opened.iter_batches(columns=_COLUMNS):
             yield from map(_of_columns, batch.to_pylist())
 
 

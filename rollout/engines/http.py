@@ -147,7 +147,7 @@ class EngineHttp:
         with _engine_errors(self.url + path), chat_api.transport_errors():
             async with self._client.stream("POST", path, json=body) as response:
                 if response.status_code != 200:
-                    chat_api.check_status(response, await response.aread())
+                    chat_api.check_status(response, await chat_api.read(response, chat_api.MOST_BYTES))
                 yield _events(model, response)
 
 

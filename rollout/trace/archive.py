@@ -142,6 +142,9 @@ def _opened(path: Path) -> pq.ParquetFile:
     if version != FORMAT_VERSION:
         file.close()
         raise ConfigError(f"trace archive of version {version}, this program reads {FORMAT_VERSION}", file=path)
+    if lacking := [name for name in SCHEMA.names if name not in file.schema_arrow.names]:
+        file.close()
+        raise TornArchive(f"lacks the columns {', '.join(lacking)}", file=path)
     return file
 
 

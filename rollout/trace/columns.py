@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the layout, in the file's metadata."""
 VERSION_KEY = b"mcp-rollout.traces"
 

@@ -25,13 +25,13 @@ TLS = httpx2.create_ssl_context()
 
 @asynccontextmanager
 async def asked(
-    answer: Callable[[Request], Response], credentials: str = "", **given: str
+    answer: Callable[[Request], Response], credentials: str = "", query: str = "", **given: str
 ) -> AsyncIterator[httpx2.AsyncClient]:
     async def respond(request: Request) -> Response:
         return answer(request)
 
     async with listening(Starlette(routes=[Route("/v1/chat/completions", respond, methods=["POST"])])) as address:
-        url = f"{address.replace('http://', f'http://{credentials}')}/v1"
+        url = f"{address.replace('http://', f'http://{credentials}')}/v1{query}"
         async with open_client(url, tls=TLS, timeout=10, **given) as client:
             yield client
 
@@ -51,6 +51,28 @@ async def test_a_password_reaches_the_api_and_no_log_and_a_key_goes_before_it(
             assert (await complete(client, {})).text == "yes"
     assert seen == ["Basic " + base64.b64encode(b"alice:pass-word-1").decode(), "Bearer k3y"]
     assert "HTTP Request" in caplog.text and "alice" not in caplog.text and "pass-word-1" not in caplog.text
+
+
+async def test_a_query_of_the_address_reaches_the_api_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[str] = []
+
+    def answer(request: Request) -> Response:
+        seen.append(request.url.query)
+        return JSONResponse(SAID)
+
+    async with asked(answer, query="?api-key=s3cret&version=1") as client:
+        assert (await complete(client, {})).text == "yes"
+        assert "s3cret" not in str(client.base_url)
+    assert seen == ["api-key=s3cret&version=1"]
+    assert "HTTP Request" in caplog.text and "s3cret" not in caplog.text
+
+
+async def test_a_key_that_no_header_can_hold_is_not_quoted() -> None:
+    async with asked(lambda _: JSONResponse(SAID), api_key="s3cret\n") as client:
+        with pytest.raises(ApiError) as refused:
+            await complete(client, {})
+    assert "s3cret" not in f"{refused.value} {refused.value.said} {refused.value.__cause__}"
 
 
 async def test_the_bound_on_an_answer_counts_what_it_is_decompressed_to() -> None:

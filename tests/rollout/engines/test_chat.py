@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -23,13 +24,15 @@ from structlog.testing import capture_logs
 from worlds import environment, opened, task
 
 from examples.bisecting_policy import halve
-from mcp_wire.chat_api import retry_after_s
+from mcp_wire import chat_api
+from mcp_wire.chat_api import ChatMessage, retry_after_s
 from rollout.engines.chat import ChatEngine, Reply, read_context
 from rollout.engines.chat_endpoints import opened_endpoint
 from rollout.engines.engine import EngineOptions
 from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.task import Origin, sampling_seed
+from rollout.errors import EngineError
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import IM_END, ByteTokens
@@ -150,6 +153,18 @@ async def test_the_first_retry_is_logged_and_the_number_at_the_end() -> None:
         assert await http.retried(send) == "answer"
         await http.aclose()
     assert [entry["event"] for entry in logs] == ["engine.retry", "engine.retries"] and logs[1]["count"] == 3
+
+
+async def test_the_body_of_an_error_in_place_of_events_is_bounded() -> None:
+    async def refuse(_: Request) -> Response:
+        return Response(gzip.compress(bytes(chat_api.MOST_BYTES + 1)), 400, headers={"content-encoding": "gzip"})
+
+    async with listening(Starlette(routes=[Route("/events", refuse, methods=["POST"])])) as address:
+        http = EngineHttp(address, Timeouts())
+        with pytest.raises(EngineError, match=f"more than {chat_api.MOST_BYTES} bytes"):
+            async with http.events(ChatMessage, "/events", {}):
+                pass
+        await http.aclose()
 
 
 async def test_an_openai_api_plays(tmp_path: Path) -> None:

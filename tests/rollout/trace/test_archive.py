@@ -98,7 +98,7 @@ def test_an_archive_of_another_version_is_refused_with_its_name(tmp_path: Path) 
     write_archive(tmp_path / f"new{ARCHIVE_SUFFIX}", [recorded_trace()])
     table = pq.read_table(tmp_path / f"new{ARCHIVE_SUFFIX}")
     pq.write_table(table.replace_schema_metadata({b"mcp-rollout.traces": b"1"}), tmp_path / f"old{ARCHIVE_SUFFIX}")
-    with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 2"):
+    with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 3"):
         list(read_archive(tmp_path / f"old{ARCHIVE_SUFFIX}"))
 
 
@@ -109,6 +109,28 @@ def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> Non
         trace.reward = Reward(score=1.0, parts={environment: 1.0})
         write_archive(tmp_path / f"{environment}{ARCHIVE_SUFFIX}", [trace])
     assert all(pq.read_schema(path).equals(SCHEMA) for path in tmp_path.iterdir())
+
+
+def test_an_archive_that_lacks_a_column_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
+    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
+    write_archive(path, [recorded_trace("a")])
+    pq.write_table(pq.read_table(path).drop_columns(["control_text"]), path)
+    TraceStore(tmp_path).append(recorded_trace("b"))
+    with pytest.raises(ConfigError, match=r"a\.traces\.parquet: lacks the columns control_text"):
+        list(read_archive(path))
+    with capture_logs() as logs:
+        assert [trace.id for trace in read_traces(tmp_path)] == ["b"]
+    assert [entry["event"] for entry in logs] == ["skipped"] and "control_text" in str(logs[0])
+    with capture_logs(), Traces(tmp_path) as traces:
+        assert [entry["id"] for entry in traces.entries()] == ["b"]
+
+
+def test_a_replayed_user_names_an_archive_that_lacks_a_column(tmp_path: Path) -> None:
+    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
+    write_archive(path, [recorded_trace("a")])
+    pq.write_table(pq.read_table(path).drop_columns(["user_replies"]), path)
+    with pytest.raises(ValueError, match=r"a\.traces\.parquet: an archive without the columns user_replies"):
+        load_recordings(str(tmp_path))
 
 
 def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
