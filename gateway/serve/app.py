@@ -69,11 +69,12 @@ class ServeApp:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    def admit(self, request: Request) -> Bearer | None:
+    def admit(self, request: Request) -> Bearer:
         """As `Site.admit`."""
         # What probes a program's health has no token.
         if request.target.partition(b"?")[0] == _HEALTH:
-            return None
+            status = 503 if self._leases.draining else 200
+            raise NotAdmitted(Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"})))
         try:
             return self._admission.admit(request.headers)
         except Refused as refused:
@@ -102,10 +103,7 @@ class ServeApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
         """The answer; None where it was sent."""
-        bearer: Bearer | None = scope["state"][BEARER]
-        if bearer is None:
-            status = 503 if self._leases.draining else 200
-            return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
+        bearer: Bearer = scope["state"][BEARER]
         headers = dict(scope["headers"])
         address = _address_of(scope["path"])
         if address is None:

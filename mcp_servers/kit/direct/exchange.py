@@ -82,7 +82,7 @@ class Exchange(Channel):
         # Without a body the client has left, which cancels the call.
         if body is None or self._asked.is_over:
             return
-        if self._asked.streams:
+        if self._asked.response_started:
             self._asked.end_stream(_event(body))
         else:
             self._asked.respond(Answer(status, body.encode()))
@@ -117,7 +117,7 @@ class Exchange(Channel):
 
     def _request(self) -> Request:
         """The request for a tool that reads its headers."""
-        return Request(self._asked.scope)
+        return Request(self._asked.direct_scope())
 
 
 def _event(body: str) -> bytes:
