@@ -85,7 +85,11 @@ class ServeApp:
         return request.target == _ENDPOINT
 
     async def answer(self, request: Request) -> bool:
-        """As `Site.answer`. A client that disconnects cancels nothing: it may ask for the outcome again."""
+        """As `Site.answer`. A client that disconnects meanwhile does not cancel what it asked for.
+
+        A call of a session that outlasts `stream_after_s` is cancelled all the same, `take_over_s` later: its stream
+        is not opened.
+        """
         if not _concerns(request.headers, request.body):
             return False
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import weakref
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
@@ -178,14 +179,14 @@ async def test_a_request_that_offers_another_protocol_is_served_as_any_other(
     target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as server:
-        sent = post(target, *UPGRADE) + post("/direct", *UPGRADE, body=b"xy")
+        sent = post(target, *UPGRADE) + post("/app", *UPGRADE)
         for parts in ([sent], [bytes([byte]) for byte in sent]):
             async with server.connected() as stream:
                 for part in parts:
                     await stream.send(part)
-                found = await answers(stream, 2)
-            assert found.count(b"HTTP/1.1 200 ") == 2
-            assert found.endswith(b"2")
+                assert (await answers(stream, 2)).count(b"HTTP/1.1 200 ") == 2
+                await stream.send(post("/direct", *UPGRADE, body=b"xy"))
+                assert (await answers(stream, 1)).endswith(b"\r\n\r\n2")
     assert "upgrade" not in caplog.text.lower()
 
 
@@ -236,6 +237,8 @@ async def test_an_answer_that_is_not_read_ends_its_connection(monkeypatch: pytes
 
 
 async def test_a_defect_of_the_server_is_said_and_ends_one_request(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("uvicorn.error")
+    log.addHandler(caplog.handler)  # another server of this process may have cut it off from the root
     async with serving() as server:
         async with server.connected() as stream:
             await stream.send(post("/defect") + post("/direct", body=b"xy"))
@@ -245,5 +248,6 @@ async def test_a_defect_of_the_server_is_said_and_ends_one_request(caplog: pytes
         assert b"data: 1" in begun
         assert not begun.endswith(b"0\r\n\r\n")
         assert (await server.everything(post("/admit-defect"))).startswith(b"HTTP/1.1 500 ")
-    said = [each.exc_info[0] for each in caplog.records if each.exc_info is not None]
-    assert said == [KeyError] * 3
+    log.removeHandler(caplog.handler)
+    said = {str(each.exc_info[1]) for each in caplog.records if each.exc_info is not None}
+    assert said == {"'answer'", "'stream'", "'admit'"}
