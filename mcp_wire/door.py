@@ -86,5 +86,10 @@ def _is_address(name: str) -> bool:
     return True
 
 
+def mark(token: str) -> str:
+    """What tells a token from others, and tells nothing about it."""
+    return _digest(token.encode()).hex()[:12]
+
+
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()

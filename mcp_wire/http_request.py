@@ -48,7 +48,7 @@ class Site(Protocol):
     """What a server makes of requests."""
 
     def admit(self, request: Request) -> Any:
-        """Who sends a request, by its head; None for what anyone may ask. Raises `NotAdmitted`."""
+        """Who sends a request, by its head. Raises `NotAdmitted`, also with the answer that anyone may have."""
 
     def may_answer(self, request: Request) -> bool:
         """Whether the head of a POST leaves a direct answer open."""
@@ -69,12 +69,12 @@ class Request:
         target: As in the request line.
         head: Headers in their order, names in lower case.
         own: uvicorn's headers of answers.
-        scope: Makes uvicorn's scope of a request with these headers.
+        common: What the scopes of all its connection's requests have.
     """
 
     __slots__ = (
-        *("_flow", "_own", "_scope", "_transport", "bearer", "disconnected", "head", "headers", "keep_alive"),
-        *("more_body", "on_disconnect", "parts", "response_complete", "streams", "target"),
+        *("_common", "_flow", "_own", "_transport", "bearer", "disconnected", "head", "headers", "keep_alive"),
+        *("more_body", "on_disconnect", "parts", "response_complete", "response_started", "target"),
     )
     message_event = asyncio.Event()  # no application waits for it
 
@@ -85,17 +85,17 @@ class Request:
         own: Headers,
         transport: asyncio.Transport,
         flow: FlowControl,
-        scope: Callable[[Headers], Any],
+        common: Any,
     ) -> None:
         self.target, self.head, self._own = target, head, own
-        self._transport, self._flow, self._scope = transport, flow, scope
+        self._transport, self._flow, self._common = transport, flow, common
         self.headers = dict(head)
         """By name; of several values the last one."""
         self.parts: list[bytes] = []
         self.bearer: Any = None
         """What `Site.admit` returned."""
-        self.streams = False
-        """Whether the answer is an event stream, which has begun."""
+        self.response_started = False
+        """Before the answer of a call: whether it is an event stream."""
         self.on_disconnect: Callable[[], None] | None = None
         """Called if the connection is lost before the answer is complete."""
         self.more_body, self.keep_alive, self.response_complete, self.disconnected = True, True, False, False
@@ -109,12 +109,15 @@ class Request:
     def body(self) -> bytes:
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
-    @property
     def scope(self) -> Any:
+        """The ASGI scope, without what uvicorn reads of the request line."""
+        return {**self._common, "headers": self.head, "state": {**self._common["state"], BEARER: self.bearer}}
+
+    def direct_scope(self) -> Any:
         """The ASGI scope of a request that `Site.answer` was asked about."""
-        scope = self._scope(self.head)
+        scope = self.scope()
         scope |= {"method": "POST", "path": self.target.decode(), "raw_path": self.target, "query_string": b""}
-        scope["state"] |= {BEARER: self.bearer, ASKED: True}
+        scope["state"][ASKED] = True
         return scope
 
     @property
@@ -124,12 +127,13 @@ class Request:
 
     def respond(self, answer: Answer) -> None:
         if not self.is_over:
+            self.response_started = True
             self._transport.write(answer.encoded(self._own))
 
     def send_event(self, event: bytes) -> None:
         """Send a part of an event stream, which is the answer from now on."""
-        if not self.streams:
-            self.streams = True
+        if not self.response_started:
+            self.response_started = True
             self._transport.write(STATUS_LINE[200] + _lines(*self._own) + _STREAM)
         self._transport.write(_chunk(event))
 

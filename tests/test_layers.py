@@ -264,7 +264,7 @@ def test_the_wire_imports_little_and_more_than_one_side_imports_each_of_its_modu
     paths = [path for path in modules("mcp_wire") if path.stem != "__init__"]
     allowed = {"mcp_types", "mcp_wire", "pydantic_core", *sys.stdlib_module_names}
     # uvicorn, whose parser is httptools, and what speaks with chat APIs.
-    beside = {"http_server": {"uvicorn"}, "http_request": {"uvicorn"}, "chat_api": {"httpx2", "pydantic"}}
+    beside = {"http_server": {"httptools", "uvicorn"}, "http_request": {"uvicorn"}, "chat_api": {"httpx2", "pydantic"}}
     for path in paths:
         assert {top.split(".")[0] for top in imports(path)} <= allowed | beside.get(path.stem, set()), path.name
     # `serve` beside the rest of the gateway: its clients are others than the servers that it connects.

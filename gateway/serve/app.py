@@ -69,11 +69,12 @@ class ServeApp:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
 
-    def admit(self, request: Request) -> Bearer | None:
+    def admit(self, request: Request) -> Bearer:
         """As `Site.admit`."""
         # What probes a program's health has no token.
         if request.target.partition(b"?")[0] == _HEALTH:
-            return None
+            status = 503 if self._leases.draining else 200
+            raise NotAdmitted(Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"})))
         try:
             return self._admission.admit(request.headers)
         except Refused as refused:
@@ -84,7 +85,11 @@ class ServeApp:
         return request.target == _ENDPOINT
 
     async def answer(self, request: Request) -> bool:
-        """As `Site.answer`. A client that disconnects cancels nothing: it may ask for the outcome again."""
+        """As `Site.answer`. A client that disconnects meanwhile does not cancel what it asked for.
+
+        A call of a session that outlasts `stream_after_s` is cancelled all the same, `take_over_s` later: its stream
+        is not opened.
+        """
         if not _concerns(request.headers, request.body):
             return False
         try:
@@ -102,10 +107,7 @@ class ServeApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
         """The answer; None where it was sent."""
-        bearer: Bearer | None = scope["state"][BEARER]
-        if bearer is None:
-            status = 503 if self._leases.draining else 200
-            return Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"}))
+        bearer: Bearer = scope["state"][BEARER]
         headers = dict(scope["headers"])
         address = _address_of(scope["path"])
         if address is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from gateway.serve.config import ServeConfig, TokenLimits
-from mcp_wire.door import LOOPBACK, NEEDS_TOKEN, Holders, Names, host_of, is_loopback
+from mcp_wire.door import LOOPBACK, NEEDS_TOKEN, Holders, Names, host_of, is_loopback, mark
 
 
 class Refused(Exception):
@@ -50,6 +50,8 @@ class Bearer:
     """A number for metrics; the token itself is in no log."""
     limits: TokenLimits
     share: Share = field(default_factory=Share)
+    digest: str = ""
+    """The beginning of the token's: who it is in the names of trajectories, whatever the order of the tokens."""
     calls: int = 0
     """Requests under way."""
     waiting: int = 0
@@ -77,8 +79,8 @@ class Admission:
 
     def __init__(self, config: ServeConfig, places: int) -> None:
         share = Share.of(places, config)
-        self.bearers = [Bearer(str(number), config.limits, share) for number in range(len(config.tokens))]
         tokens = [token.get_secret_value() for token in config.tokens]
+        self.bearers = [Bearer(str(n), config.limits, share, digest=mark(each)) for n, each in enumerate(tokens)]
         self._holders = Holders(dict(zip(tokens, self.bearers, strict=True)))
         if not tokens:
             self.bearers = [Bearer("", config.limits, share)]

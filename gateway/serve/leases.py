@@ -119,7 +119,7 @@ class ServedLeases:
         self._check_room(bearer)
         trajectory, seed, reset = params.text("trajectory"), params.integer("seed"), params.flag("reset")
         if len(self._config.tokens) > 1:  # of servers that keep what ended trajectories left, nobody gets another's
-            trajectory += f"@{bearer.name}"
+            trajectory += f"@{bearer.digest}"
         if trajectory in self._trajectories:  # servers keep worlds apart by it
             raise ServerUnavailable("the trajectory has a lease here already")
         tools = self._tools(params.texts("servers"))

@@ -16,7 +16,8 @@ from gateway.serve.app import ServeApp
 from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import PATH, ServedLeases
-from mcp_wire.http_server import Connections
+from mcp_wire.http_connections import Connections
+from mcp_wire.http_server import protocol
 
 _BACKLOG = 4096
 _STOP_S = 5.0
@@ -66,13 +67,11 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
     async with anyio.create_task_group() as tasks:
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
-        connections = Connections(
-            app, receive_s=config.receive_s, unadmitted=config.unadmitted, direct_bytes=config.max_request_bytes
-        )
+        connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
         server = _Server(
             uvicorn.Config(
                 app,
-                http=connections.protocol(),
+                http=protocol(app, connections, direct_bytes=config.max_request_bytes),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,4 +1,4 @@
-"""Every private name of mcp and uvicorn that the kit uses, each with what it is for.
+"""Every private name of mcp that the kit uses, each with what it is for.
 
 The names are those of the releases in `KNOWN`. With any other release of mcp the SDK serves every call by itself, and
 the server says once what that costs.

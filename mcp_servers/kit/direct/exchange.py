@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import pydantic_core
 from mcp.server.connection import Connection
 from mcp.server.runner import modern_error_data
 from mcp.shared.dispatcher import CallOptions
@@ -34,7 +35,7 @@ from mcp_wire.http_request import Answer
 
 PING_S = 15.0
 """Silence after which a client gets a comment line, so that no proxy closes the connection."""
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 log = logging.getLogger(__name__)
 
 
@@ -82,7 +83,7 @@ class Exchange(Channel):
         # Without a body the client has left, which cancels the call.
         if body is None or self._asked.is_over:
             return
-        if self._asked.streams:
+        if self._asked.response_started:
             self._asked.end_stream(_event(body))
         else:
             self._asked.respond(Answer(status, body.encode()))
@@ -117,7 +118,14 @@ class Exchange(Channel):
 
     def _request(self) -> Request:
         """The request for a tool that reads its headers."""
-        return Request(self._asked.scope)
+        return Request(self._asked.direct_scope())
+
+
+def _encode(message: dict[str, Any]) -> str:
+    try:
+        return _json(message)
+    except ValueError:  # NaN or an infinity, which JSON does not have
+        return pydantic_core.to_json(message, inf_nan_mode="null").decode()
 
 
 def _event(body: str) -> bytes:

@@ -25,14 +25,17 @@ from mcp_servers.kit import sdk
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.door import Door
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
+from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import Request
-from mcp_wire.http_server import Connections
+from mcp_wire.http_server import protocol
 
 PATH = b"/mcp"
 RECEIVE_S = 30.0
 """How long a request may take to arrive whole, and the first one of a connection to begin."""
 MOST_UNADMITTED = 4096
 """Connections without a request that was admitted; beyond it, the oldest is closed."""
+STOP_S = 30
+"""How long calls may go on after a signal to end, and clients may read their answers."""
 _SWEEP_S = 1.0
 _CHECKED = (b"host", b"origin", b"content-type", b"accept")
 _ACCEPTED = 256
@@ -139,16 +142,15 @@ async def serve_http(server: MCPServer, calls: DirectCalls | None, door: Door, h
     """
     app = server.streamable_http_app(host=host)
     site = DirectSite(server, calls, door)
-    among = Connections(
-        site, receive_s=RECEIVE_S, unadmitted=MOST_UNADMITTED, direct_bytes=DEFAULT_MAX_REQUEST_BODY_SIZE
-    )
+    among = Connections(receive_s=RECEIVE_S, unadmitted=MOST_UNADMITTED)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         log_level=server.settings.log_level.lower(),
-        http=among.protocol(),
+        http=protocol(site, among, direct_bytes=DEFAULT_MAX_REQUEST_BODY_SIZE),
         ws="none",
+        timeout_graceful_shutdown=STOP_S,
     )
     sweeping = [asyncio.create_task(each) for each in (among.sweep(), site.ping_silent())]
     try:
