@@ -201,7 +201,7 @@ async def test_a_thread_of_the_policy_that_goes_on_changes_nothing_that_a_score_
     thread = Thread(target=change)
     thread.start()
     try:
-        trace = await play({"world": server}, policy_for, tmp_path)
+        trace = await play({"world": server}, policy_for, tmp_path, reward={"server": "world"})
     finally:
         scoring.set()
         thread.join()
