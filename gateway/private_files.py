@@ -23,18 +23,15 @@ def private(path: str | Path, flags: int) -> int:
 
 def write_private(path: Path, text: str) -> None:
     """`Path.write_text`, for such a file, which appears whole or not at all."""
-    # A name of its own: processes and threads may write the same file at the same time.
-    with (
-        replacing(path, f".{uuid4().hex}.partial") as partial,
-        open(partial, "x", encoding="utf-8", opener=private) as file,
-    ):
+    with replacing(path) as partial, open(partial, "x", encoding="utf-8", opener=private) as file:
         file.write(text)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, suffix: str = ".partial") -> Generator[Path]:
+def replacing(path: Path) -> Generator[Path]:
     """A path beside this one to write to, which takes its place where the block raises nothing."""
-    partial = path.with_name(path.name + suffix)
+    # A name of its own: processes and threads may write the same file at the same time.
+    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")
     try:
         yield partial
         partial.replace(path)

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from rollout.errors import EngineError
+from rollout.process import exempt
 from rollout.trace.record import Trace
 
 
@@ -33,10 +34,14 @@ def lent_context(trace: Trace) -> Generator[None]:
 def check_context(trace: Trace) -> None:
     """Check that the policy was given what is recorded: once for each segment, since it looks at every id.
 
+    From then on the trace has a list of its own: a thread of the policy that goes on may write into the one it was lent.
+
     Raises:
         EngineError: the policy changed ids of the context in place.
     """
-    if trace.context != trace.prompt_ids + trace.response_ids:
+    lent, trace.context = trace.context, trace.prompt_ids + trace.response_ids
+    exempt(trace.context)
+    if lent != trace.context:
         raise _changed("changed")
 
 

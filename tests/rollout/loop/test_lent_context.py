@@ -6,12 +6,13 @@ import gc
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
-from worlds import play
+from worlds import ROLE, play
 
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
@@ -143,7 +144,7 @@ async def test_logprobs_that_are_no_finite_numbers_fail_the_trajectory(odd: Any,
             return Completion(ids=[65, 66], logprobs=[-0.5, odd])
 
     trace = await played(Odd(), tmp_path)
-    assert trace.failure is not None and "no finite numbers" in trace.failure.message
+    assert trace.failure is not None and "not finite numbers" in trace.failure.message
     assert len(list(read_traces(tmp_path))) == 1  # a line that can be read
 
 
@@ -170,8 +171,42 @@ async def test_what_is_no_completion_fails_the_trajectory(tmp_path: Path) -> Non
 
 async def test_a_policy_is_given_no_copy(tmp_path: Path) -> None:
     given: list[int] = []
-    trace = await played(Doing(lambda ids: given.append(id(ids))), tmp_path)
-    assert given == [id(trace.context)] * TURNS
+    await played(Doing(lambda ids: given.append(id(ids))), tmp_path)
+    assert len(given) == TURNS and len(set(given)) == 1
+
+
+async def test_a_thread_of_the_policy_that_goes_on_changes_nothing_that_a_score_reads(tmp_path: Path) -> None:
+    kept: list[list[int]] = []
+    scoring, changed = Event(), Event()
+
+    def change() -> None:
+        scoring.wait(timeout=30)
+        for ids in kept:
+            ids[0] += 1
+            ids.append(7)
+        changed.set()
+
+    server = MCPServer("world", log_level="ERROR")
+    server.add_tool(lambda n: f"Number {n}.", name="number", description="Says a number.")
+
+    @server.tool(name="score", meta={ROLE: "score"})
+    def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        scoring.set()
+        assert changed.wait(timeout=30)
+        return {"score": 1.0}
+
+    async def policy_for(_: object) -> Policy:
+        return Doing(kept.append)
+
+    thread = Thread(target=change)
+    thread.start()
+    try:
+        trace = await play({"world": server}, policy_for, tmp_path, reward={"server": "world"})
+    finally:
+        scoring.set()
+        thread.join()
+    assert trace.reward is not None and trace.reward.score == 1.0 and len(kept) == TURNS
+    ids_of(trace)
 
 
 async def test_the_collector_looks_at_none_of_a_traces_numbers(tmp_path: Path) -> None:
