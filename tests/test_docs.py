@@ -29,7 +29,17 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 
 def test_every_module_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`([\w./]*\w\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
-    packages = ("benchmarks", "docs", "examples", "gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout", "tests")
+    packages = (
+        "benchmarks",
+        "docs",
+        "examples",
+        "gateway",
+        "mcp_rollout",
+        "mcp_servers",
+        "mcp_wire",
+        "rollout",
+        "tests",
+    )
     paths = [f"/{path.relative_to(ROOT)}" for package in packages for path in (ROOT / package).rglob("*.py")]
     assert len(named) > 50
     assert {name for name in named if not any(path.endswith(f"/{name}") for path in paths)} == set()

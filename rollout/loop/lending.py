@@ -34,7 +34,7 @@ def lent_context(trace: Trace) -> Generator[None]:
 def check_context(trace: Trace) -> None:
     """Check that the policy was given what is recorded: once for each segment, since it looks at every id.
 
-    From then on the trace has a list of its own: a thread of the policy that goes on may write into the one it was lent.
+    From then on the trace has its own list: a thread of the policy that goes on may write into the one it was lent.
 
     Raises:
         EngineError: the policy changed ids of the context in place.

@@ -29,8 +29,7 @@ from gateway.transport.event_stream import EventStream
 from gateway.transport.http import ReadStream, WriteStream, http_streams
 from gateway.transport.http_answer import HttpFault
 from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_exchange import Exchanges
-from gateway.transport.http_request import Requests
+from gateway.transport.http_exchange import Exchanges, Requests
 from gateway.transport.link import Link
 
 pytestmark = pytest.mark.anyio
