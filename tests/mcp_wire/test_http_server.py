@@ -237,8 +237,10 @@ async def test_an_answer_that_is_not_read_ends_its_connection(monkeypatch: pytes
 
 
 async def test_a_defect_of_the_server_is_said_and_ends_one_request(caplog: pytest.LogCaptureFixture) -> None:
+    # Another server of this process may have set its level, and cut it off from the root.
+    caplog.set_level(logging.ERROR, logger="uvicorn.error")
     log = logging.getLogger("uvicorn.error")
-    log.addHandler(caplog.handler)  # another server of this process may have cut it off from the root
+    log.addHandler(caplog.handler)
     async with serving() as server:
         async with server.connected() as stream:
             await stream.send(post("/defect") + post("/direct", body=b"xy"))

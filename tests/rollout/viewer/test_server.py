@@ -28,7 +28,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[Server]:
     with viewing(directory) as address:
-        yield Server.at(address)
+        server = Server.at(address)
+        while json.loads(ask(server, "/api/state")[2])["indexing"]:
+            pass  # the page opens before the directory is read whole
+        yield server
 
 
 class Server(NamedTuple):
