@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -32,7 +31,6 @@ from gateway.logs import configure_logs_by_default
 from gateway.remote.hosts import Hosts
 from gateway.remote.names import OfferedServer
 from gateway.transport.negotiated import Connect
-from gateway.transport.target import open_target
 from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
@@ -88,7 +86,7 @@ class Gateway:
         self._remotes: list[RemotePool] = []
         self._connect = connect
         started = config if hosts is None else config.model_copy(update={"servers": {}})
-        self._openings = Openings(started, partial(open_target, connect=connect), relay_mode=relay_mode)
+        self._openings = Openings(started, connect, relay_mode=relay_mode)
         self._leases: Leases | None = None
         self._record, self._replay = record, replay
         self._cassette: RecordedLeases | ReplayedLeases | None = None

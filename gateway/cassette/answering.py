@@ -14,8 +14,7 @@ import structlog
 
 from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
-from gateway.connection.any_connection import OutgoingCall
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.in_flight import InFlightCall, OutgoingCall
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
 from gateway.leases.sending import Sending

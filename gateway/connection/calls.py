@@ -16,9 +16,8 @@ from pydantic import ValidationError
 
 from gateway import sdk
 from gateway.config.models import ServerConfig
-from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.deadline import Deadline, Deadlines
-from gateway.connection.in_flight import InFlightCall, InFlightCalls
+from gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
 from gateway.connection.server_requests import answer_round

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import mcp_types as mcp
@@ -19,11 +19,10 @@ from mcp import Client
 from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import Kind, ServerConfig
-from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.calls import MCP_FAILURES, Calls
 from gateway.connection.forwarding import Forwarding
 from gateway.connection.identity import LEASES, ServerIdentity, identity_of, serves_worlds
-from gateway.connection.in_flight import InFlightCalls
+from gateway.connection.in_flight import InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import ServerRequests
 from gateway.connection.start_failures import cannot_start, describe, not_in_time
@@ -38,6 +37,59 @@ from gateway.types import ResourceKind, ToolDefinition, ToolResult
 log = structlog.get_logger(__name__)
 
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
+
+
+class AnyConnection(Protocol):
+    """A `Connection` of this gateway, or one server of a world that another gateway holds (`gateway.remote`)."""
+
+    @property
+    def server(self) -> str:
+        """The server's name in this gateway."""
+        ...
+
+    @property
+    def local(self) -> Connection | None:
+        """Itself, where this gateway holds it; None for a server of another gateway's world."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether a request can be sent."""
+        ...
+
+    @property
+    def exhausted(self) -> str:
+        """Which limit of its entry ended the server, as half a sentence; empty where none did."""
+        ...
+
+    @property
+    def killed(self) -> str:
+        """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
+        ...
+
+    @property
+    def done(self) -> anyio.Event:
+        """Set when nothing of the connection is left."""
+        ...
+
+    def call(self, call: OutgoingCall, meta: Mapping[str, Any], /) -> Coroutine[Any, Any, ToolResult]:
+        """Send one request and wait for its result; safe from any task, any number at a time.
+
+        Args:
+            meta: The request's `_meta`.
+
+        Raises:
+            RequestRefused: the server requested input that no configured component could give.
+            ServerUnavailable: the request surely did not run.
+            DeliveryUnknown: it was sent, and the line broke before the answer.
+            CallTimeout: it was not answered within its `timeout_s`.
+            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
+        """
+        ...
+
+    def end(self, reason: str = ...) -> None:
+        """Ask for the connection to be closed, and return at once."""
+        ...
 
 
 @dataclass(eq=False)

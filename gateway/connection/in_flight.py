@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, RequestRefused
 from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
 from gateway.shortened import cut_text, shortened
 from gateway.transport.delivery import Delivery
-from gateway.types import TRAJECTORY_META
+from gateway.types import TRAJECTORY_META, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -205,6 +205,18 @@ class InFlightCall(Delivery):
         shown = (redacted if isinstance(redacted, str) else repr(redacted))[:_MAX_TEXT]
         note = Notification(server=self.server, tool=tool or self.tool, kind=kind, text=shown, **more)
         self.events.notifications.append(note)
+
+
+@dataclass(slots=True)
+class OutgoingCall:
+    """One call of a session. Not frozen: one is made for each call, and that takes a third of the time."""
+
+    tool: ToolDefinition
+    arguments: Mapping[str, Any]
+    timeout_s: float
+    """Suspended while the server waits for an answer to a request that it made."""
+    in_flight: Callable[[], InFlightCall]
+    """Makes the record of one attempt, which answers such requests and keeps what the server sends."""
 
 
 class InFlightCalls:

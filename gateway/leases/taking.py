@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 import structlog
 
-from gateway.connection.any_connection import AnyConnection
+from gateway.connection.connection import AnyConnection
 from gateway.errors import GatewayError, LeaseTimeout, ServerUnavailable
 
 log = structlog.get_logger(__name__)
@@ -143,17 +143,6 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """The gateway is closing: start nothing more."""
-        ...
-
-
-class WorldPool(Pool, Protocol):
-    """A pool whose bundles are worlds of hosts."""
-
-    @property
-    def servers(self) -> tuple[str, ...]: ...
-
-    async def check(self, connections: Collection[AnyConnection]) -> None:
-        """Raise `ToolsChanged` where the tools of a server behind one of its connections have changed."""
         ...
 
 

@@ -17,8 +17,7 @@ import structlog
 
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
-from gateway.transport.fork_control import ForkControl
-from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
+from gateway.transport.forked_process import ForkControl, ForkedProcess, close_streams, open_streams
 from gateway.transport.guard import guarded, rlimits
 from gateway.transport.python_program import PythonProgram, python_program
 

@@ -15,8 +15,7 @@ from pydantic_core import to_json
 
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.event_stream import EventStream
-from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
 from gateway.transport.link import Link

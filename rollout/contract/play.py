@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from gateway.connection.any_connection import LocalConnection
+from gateway.connection.connection import Connection
 from gateway.errors import ServesWorlds
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
@@ -116,7 +116,7 @@ class CheckSetup:
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
 
-    connections: set[LocalConnection] = field(default_factory=set[LocalConnection])
+    connections: set[Connection] = field(default_factory=set[Connection])
     """Those of all leases so far."""
 
     @asynccontextmanager

@@ -11,7 +11,7 @@ import structlog
 from pydantic import SecretStr
 
 from gateway.serve.config import ServeConfig
-from gateway.serve.server import Serving, serving
+from gateway.serve.app import Serving, serving
 from rollout.environment.config import Environment
 from rollout.environment.startup import opened_environment
 

@@ -12,7 +12,7 @@ from replaying import all_timeless
 from served import at
 
 from gateway.serve.config import ServeConfig
-from gateway.serve.server import serving
+from gateway.serve.app import serving
 from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.environment.hosts_config import HostsConfig
