@@ -20,7 +20,6 @@ from gateway.catalogue.resource_tools import made_tool, resource_tools
 from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
-from gateway.connection.identity import ServerIdentity
 from gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
 from gateway.leases.leasing import Leases
@@ -31,7 +30,7 @@ from gateway.logs import configure_logs_by_default
 from gateway.remote.hosts import Hosts
 from gateway.remote.names import OfferedServer
 from gateway.transport.negotiated import Connect
-from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
+from gateway.types import Identity, LeaseRequest, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

@@ -297,3 +297,14 @@ class LeaseRequest:
         """The tools that may be used once `Session.reveal` names them."""
         later = frozenset(self.later_tools)
         return MappingProxyType({name: tool for name, tool in self.tools.items() if name in later} if later else {})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerIdentity:
+    """`serverInfo` of the handshake, or of a result's `_meta` from 2026-07-28 on."""
+
+    name: str = ""
+    """Empty for a server that does not identify itself."""
+    version: str = ""
+    protocol: str = ""
+    """The protocol version that was negotiated."""

@@ -16,23 +16,23 @@ import anyio
 import mcp_types as mcp
 import structlog
 from mcp import Client
+from mcp.client.extension import advertise
 from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.connection.calls import MCP_FAILURES, Calls
+from gateway.connection.failures import cannot_start, describe, not_in_time
 from gateway.connection.forwarding import Forwarding
-from gateway.connection.identity import LEASES, ServerIdentity, identity_of, serves_worlds
 from gateway.connection.in_flight import InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import ServerRequests
-from gateway.connection.start_failures import cannot_start, describe, not_in_time
 from gateway.connection.tool_listing import list_definitions, watch_tool_changes
 from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.negotiated import NegotiatedProtocol, Target
-from gateway.types import ResourceKind, ToolDefinition, ToolResult
+from gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
@@ -342,3 +342,21 @@ class Connection:
 
     def _not_in_time(self) -> ServerUnavailable:
         return not_in_time(self.server, self.config, self._link, self._abandoned)
+
+
+LEASES = advertise(LEASE_EXTENSION, {"version": 1})
+"""What a client declares that can lease worlds."""
+_LENGTH = 200
+"""Characters that are kept of a name and of a version."""
+
+
+def serves_worlds(client: Client) -> bool:
+    """Whether the server is a gateway that leases worlds."""
+    return LEASE_EXTENSION in (client.server_capabilities.extensions or {})
+
+
+def identity_of(client: Client, redact: Callable[[str], str]) -> ServerIdentity:
+    """The identity of a connected server, without what `redact` takes out."""
+    said = client.server_info
+    name, version = (redact(text)[:_LENGTH] for text in ((said.name, said.version) if said else ("", "")))
+    return ServerIdentity(name=name, version=version, protocol=client.protocol_version)

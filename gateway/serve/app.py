@@ -21,13 +21,12 @@ from pydantic_core import to_json
 from gateway.errors import ConfigError, GatewayError
 from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
 from gateway.remote.outcome import failed
-from gateway.serve.bearers import Admission, Bearer, Refused
+from gateway.serve.bearers import CONTENT_TYPE, Admission, Bearer, Counts, Refused, exposition
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
-from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
 from mcp_wire.http_connections import Connections

@@ -23,7 +23,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from gateway.remote.names import EXTENSION, VERSION
 from gateway.sdk import connection_of
-from gateway.serve.bearers import Bearer, Refused
+from gateway.serve.bearers import Bearer, Counts, Refused
 from gateway.serve.client_calls import RunningCalls
 from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
 from gateway.serve.client_parked import ParkedRequests
@@ -41,7 +41,6 @@ from gateway.serve.client_world import (
 )
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import NO_LEASE, ServedLeases
-from gateway.serve.metrics import Counts
 from gateway.serve.served_lease import ServedLease
 from gateway.transport.messages import read_json
 from gateway.types import Scope

@@ -16,11 +16,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.catalogue.names import policy_tools
 from gateway.config.models import GatewayConfig, Kind
 from gateway.connection.connection import Connection
-from gateway.connection.identity import ServerIdentity
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
-from gateway.types import Scope, ToolDefinition
+from gateway.types import Scope, ServerIdentity, ToolDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 answer, parsed by llhttp from the pieces in which it arrives (RFC 9112). No I/O."""
+"""HTTP/1.1 answers (RFC 9112), parsed by llhttp, and event streams in them, from the pieces that arrive. No I/O."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _malformed(what: str) -> HttpFault:
 
 
 class EventStream:
-    """One event stream.
+    """One stream of server-sent events (WHATWG HTML, section 9.2).
 
     Args:
         limit: Bytes of an event.
