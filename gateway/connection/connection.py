@@ -232,7 +232,7 @@ class Connection:
 
     async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
-            if not self.relays and serves_worlds(client):
+            if not self.relays and LEASE_EXTENSION in (client.server_capabilities.extensions or {}):
                 self._error = ServesWorlds("it serves worlds, which are leased", server=self.server)
                 return
             await self._read_server(client)
@@ -348,11 +348,6 @@ LEASES = advertise(LEASE_EXTENSION, {"version": 1})
 """What a client declares that can lease worlds."""
 _LENGTH = 200
 """Characters that are kept of a name and of a version."""
-
-
-def serves_worlds(client: Client) -> bool:
-    """Whether the server is a gateway that leases worlds."""
-    return LEASE_EXTENSION in (client.server_capabilities.extensions or {})
 
 
 def identity_of(client: Client, redact: Callable[[str], str]) -> ServerIdentity:

@@ -95,7 +95,7 @@ class InFlightCall(Delivery):
         """Why an answerer failed; the policy did not cause the outcome of the call."""
         self.deadline: Deadline | None = None
         """Of the call; suspended while the server waits for an answer of ours."""
-        self.redact: Callable[[Any], Any] = _unchanged
+        self.redact: Callable[[Any], Any] = lambda value: value
         """Replaces the server's secrets in what is recorded."""
         self._answerers = answerers or {}
         self._most_requests = most_requests
@@ -266,10 +266,6 @@ def not_configured(kind: RequestKind) -> str:
         case RequestKind.SAMPLING:
             remedy = "name a model: sampling: {url: ..., model: ...}"
     return f"{kind} is not configured here ({remedy})"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _number(value: object) -> float | None:

@@ -115,7 +115,8 @@ class ServeApp:
         """The answer; None where it was sent."""
         bearer: Bearer = scope["state"][BEARER]
         headers = dict(scope["headers"])
-        address = _address_of(scope["path"])
+        # Of a world, empty without its name; None for any other path.
+        address = (found[1] or "") if (found := _ADDRESS.fullmatch(scope["path"])) else None
         if address is None:
             if scope["path"] != "/metrics":
                 raise Refused(404, f"nothing is served here: the endpoint is {PATH}, a world's address {PATH}/NAME")
@@ -216,12 +217,6 @@ class ServeApp:
 def _concerns(headers: Mapping[bytes, bytes], body: bytes) -> bool:
     """Whether there may be an answer to a POST without mcp's server, at a glance."""
     return _LEASES in body or (b"mcp-session-id" in headers and b'"tools/call"' in body)
-
-
-def _address_of(path: str) -> str | None:
-    """The name of the world that a path is the address of, empty without one; None for any other path."""
-    found = _ADDRESS.fullmatch(path)
-    return found and (found[1] or "")
 
 
 def _extensions(meta: dict[str, Any]) -> dict[str, Any]:

@@ -94,15 +94,13 @@ class Admission:
         """The bearer of a request with these headers, whose names are in lower case. Raises `Refused`."""
         if not self._names.has(headers.get(b"host", b"")):
             raise Refused(403, "Host is not allowed here: it must be an address or a name of this machine")
-        if (origin := headers.get(b"origin")) is not None and not self._is_allowed(origin.decode("latin-1")):
+        origin = headers.get(b"origin")
+        if origin is not None and not (self._serves_pages and host_of(origin.decode("latin-1")) in LOOPBACK):
             raise Refused(403, "Origin is not allowed here")
         bearer = self._holders.of(headers) if self._holders else self.bearers[0]
         if bearer is None:
             raise Refused(401, NEEDS_TOKEN)
         return bearer
-
-    def _is_allowed(self, origin: str) -> bool:
-        return self._serves_pages and host_of(origin) in LOOPBACK
 
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"

@@ -26,7 +26,9 @@ def row_of(trace: Trace) -> Row:
     outside = [(-1, trace.server_events)]
     received = [*outside, *((number, turn.server_events) for number, turn in enumerate(trace.turns))]
     return selectable(trace) | {
-        "reward_parts": _numbers(trace.reward.parts) if trace.reward else None,
+        "reward_parts": [{"name": name, "value": value} for name, value in trace.reward.parts.items()]
+        if trace.reward
+        else None,
         "reward_turns": trace.reward.turns if trace.reward else None,
         "tools": trace.task.tools,
         "later_tools": trace.task.later_tools,
@@ -223,10 +225,6 @@ def _text_apart(blocks: list[Any]) -> tuple[list[Any], str | None]:
 
 def _text(content: str | list[Any]) -> str:
     return content if isinstance(content, str) else _text_apart(content)[1] or ""
-
-
-def _numbers(parts: dict[str, float]) -> list[Row]:
-    return [{"name": name, "value": value} for name, value in parts.items()]
 
 
 def _json(value: Any) -> str:
