@@ -8,9 +8,9 @@ from typing import Any
 
 from rollout.environment.config import Environment
 from rollout.environment.sections import ThinkingContext
-from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
+from rollout.loop.seal import check_context
 from rollout.loop.spans import NO_SPANS, Spans
 from rollout.loop.thinking import without_thinking
 from rollout.trace.events import Mark, MarkKind
