@@ -227,7 +227,7 @@ class Gateway:
         return min([self.config.max_sessions, *each])
 
     def for_clients(self, config: GatewayConfig, relay_mode: str) -> Gateway | None:
-        """A gateway of its own for MCP clients, not entered; None where the servers are not this gateway's to start."""
+        """A gateway of its own for MCP clients, not entered; None if the servers are not this gateway's to start."""
         if self._hosts is not None or self._replay is not None:
             return None
         return Gateway(config, connect=self._connect, name=self.name, relay_mode=relay_mode)

@@ -232,7 +232,7 @@ class ToolResult:
 
     @property
     def server_s(self) -> float | None:
-        """Seconds that the server worked on the call, from `SERVER_TIME_META`; None where it does not say."""
+        """Seconds that the server worked on the call, from `SERVER_TIME_META`; None if it does not say."""
         seconds = self.meta.get(SERVER_TIME_META)
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
             return float(seconds)

@@ -24,7 +24,7 @@ _BUSY = (429, 502, 503, 504)
 
 _NO_LIMITS = httpx2.Limits()
 
-Answer = TypeVar("Answer", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel)
 
 
 class ApiError(Exception):
@@ -168,7 +168,7 @@ async def read(response: httpx2.Response, most_bytes: int) -> bytes:
     return bytes(content)
 
 
-def parsed(model: type[Answer], content: bytes) -> Answer:
+def parsed(model: type[M], content: bytes) -> M:
     """Raises ApiError where the content has another form."""
     try:
         return model.model_validate_json(content)

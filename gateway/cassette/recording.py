@@ -178,7 +178,7 @@ class _Tape:
         self._running -= 1
         if not self._running:
             for call in self.calls[self._handed_over :]:
-                # None where the call never reached a connection.
+                # None if the call never reached a connection.
                 if call.into is not None:
                     call.into.add(call.events)
             self._handed_over = len(self.calls)

@@ -156,7 +156,7 @@ def cassette_leases(
     record: Recorder | None,
     replay: Replay | None,
 ) -> RecordedLeases | ReplayedLeases | None:
-    """The recording, or the replay with live servers behind it; None where there is neither.
+    """The recording, or the replay with live servers behind it; None if there is neither.
 
     Raises:
         ConfigError: the cassette has no such gateway, or other tools than the live servers.

@@ -331,7 +331,7 @@ class Connection:
         return tuple(tools), tuple(self._redactor.text(fault) for fault in faults)
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
-        """The tools as the server defines them now; None where it does not list them within `start_timeout_s`."""
+        """The tools as the server defines them now; None if it does not list them within `start_timeout_s`."""
         with anyio.move_on_after(self.config.start_timeout_s):
             try:
                 return (await self._list(self._calls.session))[0] if self._calls.session is not None else None

@@ -94,7 +94,7 @@ def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | 
     """The error of a start that was cut.
 
     Args:
-        abandoned: Why the gateway gave the start up; None where it exceeded `start_timeout_s`.
+        abandoned: Why the gateway gave the start up; None if it exceeded `start_timeout_s`.
     """
     if abandoned is not None:
         return ServerUnavailable(f"given up during its handshake: {abandoned}", server=server)

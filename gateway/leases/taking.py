@@ -114,7 +114,7 @@ class Pool(Protocol):
 
     @property
     def most(self) -> int | None:
-        """Bundles at a time; None where the pool sets no bound."""
+        """Bundles at a time; None if the pool sets no bound."""
         ...
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
@@ -130,7 +130,7 @@ class Pool(Protocol):
         ...
 
     def take_ready(self, *, reset: bool) -> Bundle | None:
-        """A bundle that is open, at once; None where there is none."""
+        """A bundle that is open, at once; None if there is none."""
         ...
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:

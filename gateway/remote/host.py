@@ -173,7 +173,7 @@ class RemoteHost:
         return cast("list[str]", (found or {}).get("lost", []))
 
     async def _post_quietly(self, method: str, params: Json, meta: Json) -> Json | None:
-        """The result of a request whose failure the next one will show; None where it failed."""
+        """The result of a request whose failure the next one will show; None if it failed."""
         try:
             with anyio.move_on_after(_SPARE_S):
                 _, message = await self._posts.post(method, params, meta)

@@ -30,7 +30,7 @@ from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
 from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import ASKED, BEARER, Answer, NotAdmitted, Request
+from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
 from mcp_wire.http_server import protocol
 
 Scope = MutableMapping[str, Any]
@@ -80,7 +80,7 @@ class ServeApp:
         # What probes a program's health has no token.
         if request.target.partition(b"?")[0] == _HEALTH:
             status = 503 if self._leases.draining else 200
-            raise NotAdmitted(Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"})))
+            raise NotAdmitted(DirectAnswer(status, to_json({"status": "draining" if self._leases.draining else "ok"})))
         try:
             return self._admission.admit(request.headers)
         except Refused as refused:
@@ -107,12 +107,12 @@ class ServeApp:
         request.respond(answer)
         return True
 
-    def _refused(self, refused: Refused) -> Answer:
+    def _refused(self, refused: Refused) -> DirectAnswer:
         self._counts.refused[refused.status] += 1
-        return Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
+        return DirectAnswer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The answer; None where it was sent."""
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> DirectAnswer | None:
+        """The answer; None if it was sent."""
         bearer: Bearer = scope["state"][BEARER]
         headers = dict(scope["headers"])
         # Of a world, empty without its name; None for any other path.
@@ -121,7 +121,7 @@ class ServeApp:
             if scope["path"] != "/metrics":
                 raise Refused(404, f"nothing is served here: the endpoint is {PATH}, a world's address {PATH}/NAME")
             if scope["method"] == "GET":
-                return Answer(200, self._metrics(), CONTENT_TYPE)
+                return DirectAnswer(200, self._metrics(), CONTENT_TYPE)
         match scope["method"]:
             case "POST" if address is not None:
                 body = await self._body(receive)
@@ -136,7 +136,7 @@ class ServeApp:
                 return answer
             case "DELETE" if address and b"mcp-session-id" not in headers:
                 await self._leases.close_at(address, bearer)
-                return Answer(200, b"{}")
+                return DirectAnswer(200, b"{}")
             case "GET" | "DELETE" if address is not None:
                 return await self.client_face.serve(bearer, address, scope, receive, send)
             case _:
@@ -156,7 +156,9 @@ class ServeApp:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _post(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str) -> Answer | None:
+    async def _post(
+        self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str
+    ) -> DirectAnswer | None:
         """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
 
         Args:
@@ -166,11 +168,11 @@ class ServeApp:
         try:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
-            return Answer(400, _error(None, -32700, f"the body is not a JSON-RPC message: {error}"))
+            return DirectAnswer(400, _error(None, -32700, f"the body is not a JSON-RPC message: {error}"))
         number, method, given = message.get("id"), message.get("method"), message.get("params", {})
         # The id by its type: true and false are integers to `isinstance`.
         if not isinstance(method, str) or not isinstance(given, dict) or type(number) not in (int, str, type(None)):
-            return Answer(400, _error(None, _INVALID_REQUEST, "the body is not a JSON-RPC request"))
+            return DirectAnswer(400, _error(None, _INVALID_REQUEST, "the body is not a JSON-RPC request"))
         params = cast("dict[str, Any]", given)
         # A notification has no answer but its status, 202, which is mcp's server's to give.
         if number is None:
@@ -181,20 +183,20 @@ class ServeApp:
             # With status 200: the gateway on the other side sends again what was answered with 429 or from 500 on.
             answer = failed(error)
         except InvalidParams as error:
-            return Answer(200, _error(number, _INVALID_PARAMS, str(error)))
+            return DirectAnswer(200, _error(number, _INVALID_PARAMS, str(error)))
         # Answered by its HTTP status, by the caller.
         except Refused:
             raise
         except Exception:  # boundary: a defect here ends this request, and no other
             log.exception("serve.request_failed", method=method[:100])
-            return Answer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
+            return DirectAnswer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
         if answer is None:
             response = await self.client_face.call(bearer, address, headers, message)
-            return Answer(200, response) if response is not None else None
-        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
+            return DirectAnswer(200, response) if response is not None else None
+        return DirectAnswer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
-        """The lease face's answer to one request; None where it is the client face's."""
+        """The lease face's answer to one request; None if it is the client face's."""
         given: Any = params.get("_meta") or {}
         if not isinstance(given, dict):
             raise InvalidParams("_meta must be an object")

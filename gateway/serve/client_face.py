@@ -110,7 +110,7 @@ class ClientFace:
         return self._calls.posted(headers[b"mcp-session-id"].decode("latin-1"), message["id"], begun=begun)
 
     async def call(self, bearer: Bearer, address: str, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
-        """The JSON-RPC response to a `tools/call` that needs no stream; None where mcp's server is to answer."""
+        """The JSON-RPC response to a `tools/call` that needs no stream; None if mcp's server is to answer."""
         session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         connection, number, params = self._open.get(session), message.get("id"), message.get("params")

@@ -62,7 +62,7 @@ class Forks:
         self._stderr = bytearray()
 
     async def start(self, config: ServerConfig, protocol: asyncio.SubprocessProtocol) -> ForkedProcess | None:
-        """A fork for `config`, this entry as placed for one lease; None where the caller has to spawn it."""
+        """A fork for `config`, this entry as placed for one lease; None if the caller has to spawn it."""
         self._asked += 1
         if self._asked == 1 or self.refused or not await self._is_running():
             return None

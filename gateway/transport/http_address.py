@@ -85,7 +85,7 @@ def redirected(method: str, url: str, status: int, location: bytes) -> str | Non
 
 
 def same_origin(url: str, reference: str) -> str | None:
-    """The URL that a reference at `url` names; None where that is on another origin, or is not one."""
+    """The URL that a reference at `url` names; None if that is on another origin, or is not one."""
     found = _joined(url, reference)
     return str(found) if found is not None and place(found) == place(httpx2.URL(url)) else None
 

@@ -31,7 +31,7 @@ _NEXT_ADDRESS_S = 0.25
 
 
 class NotConnected(HttpFault):
-    """There is no connection to be had; nothing was sent."""
+    """No connection could be made; nothing was sent."""
 
 
 class HttpConnection(asyncio.Protocol):

@@ -95,7 +95,7 @@ def read_json(data: bytes | bytearray) -> Json:
 
 
 def read_line(line: bytes) -> Json | None:
-    """The JSON object in a line; None where there is none.
+    """The JSON object in a line; None if there is none.
 
     For an answer that cannot be parsed within bounds it is an error response.
     """

@@ -34,7 +34,7 @@ class NegotiatedProtocol:
         return tuple(self.authority.issued) if self.authority is not None else ()
 
     def authorize(self, config: ServerConfig) -> Authority | None:
-        """The authority, made for the first connection; None where the entry has no client credentials."""
+        """The authority, made for the first connection; None if the entry has no client credentials."""
         if config.client_credentials is not None and self.authority is None:
             self.authority = Authority(config)
         return self.authority

@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 20
 
 
 class AuthorizationFailed(HttpFault):
-    """No access token was to be had. The message contains no secrets."""
+    """No access token could be obtained. The message contains no secrets."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(Broke.CONNECT, f"AuthorizationFailed: {problem}")

@@ -37,7 +37,7 @@ def advise(
     is not evidence that there is none.
 
     Args:
-        shared: The verdict under scope `shared`; None where the server cannot be shared.
+        shared: The verdict under scope `shared`; None if the server cannot be shared.
         own: The verdict under `own_scope`.
         modern: Whether the protocol has no sessions.
         declared: What declares that leases may share one process; empty where nothing does.
@@ -81,7 +81,7 @@ def unproven(report_scope: str | None, isolation: Collection[Isolation], advice:
     """Explain why isolation is unknown under the advised or the stated scope; empty where the probes could tell.
 
     Args:
-        report_scope: The scope that the file states; None where it states none and the advised one is used.
+        report_scope: The scope that the file states; None if it states none and the advised one is used.
     """
     if advice.verdict is Verdict.UNKNOWN:
         found = verdict_under(str(advice.scope), isolation, config)
@@ -139,7 +139,7 @@ def conclude(
     """Fill in isolation, advice, problems and notes.
 
     Args:
-        shared: Under scope `shared`; None where the server cannot be shared.
+        shared: Under scope `shared`; None if the server cannot be shared.
         own: Under the strongest scope.
         directories: The same with a directory for each lease; twice where the first visit showed a leak.
         more: Further visits, for their fresh leases.

@@ -107,7 +107,7 @@ class Player:
     """Makes calls in one lease, one after the other.
 
     Args:
-        place: The throwaway directory of the server; None where it has none, or the lease has one of its own.
+        place: The throwaway directory of the server; None if it has none, or the lease has one of its own.
         named: What the entry names below the lease's directory; the first that is a directory is where paths point.
     """
 

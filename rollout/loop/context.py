@@ -71,7 +71,7 @@ class Context:
         return trace.context
 
     def _fitted(self, trace: Trace, messages: list[Message], base: list[int]) -> Edit | None:
-        """Render the messages as an edit of `base`, or return None where they do not fit even when cut.
+        """Render the messages as an edit of `base`, or return None if they do not fit even when cut.
 
         `messages` is updated in place to what the policy reads.
         """

@@ -107,7 +107,7 @@ class ChatTemplate:
 
     @cached_property
     def _template(self) -> Any:
-        """The compiled template; None where the model has none."""
+        """The compiled template; None if the model has none."""
         from jinja2 import TemplateError
 
         from rollout.tokens.jinja import compile_template

@@ -87,7 +87,7 @@ def selectable(trace: Trace) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the messages of a trace's turns are: indexes into `messages`; None where there is none."""
+    """Where the messages of a trace's turns are: indexes into `messages`; None if there is none."""
 
     assistants: list[int | None]  # [turns]
     first_calls: list[int]

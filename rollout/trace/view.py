@@ -211,7 +211,7 @@ class Token:
     kind: SpanKind
     in_loss: bool
     logprob: float | None
-    """At sampling; None where the token was not sampled or the engine gave none."""
+    """At sampling; None if the token was not sampled or the engine gave none."""
 
 
 def tokens_of(trace: Trace) -> Iterator[Token]:
@@ -254,7 +254,7 @@ def token_lines(trace: Trace, trained: Iterable[TrainedSegment] = (), *, texts: 
 
 
 def _computed(trained: TrainedSegment | None, position: int) -> list[float | None]:
-    """The trainer's numbers of one token, in the order of the columns; None where it was not trained on."""
+    """The trainer's numbers of one token, in the order of the columns; None if it was not trained on."""
     if trained is None or position >= len(trained.mask) or not trained.mask[position]:
         return [None] * len(_TRAINED)
     sampled, trainer = trained.sampled_logprobs, trained.trainer_logprobs[position]

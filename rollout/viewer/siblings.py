@@ -81,7 +81,7 @@ def _shared(sequences: Sequence[list[int]]) -> list[list[int]]:
 
 
 def advantage(trained: Iterable[TrainedSegment]) -> float | None:
-    """The mean advantage of the trained tokens; None where none was trained on."""
+    """The mean advantage of the trained tokens; None if none was trained on."""
     values = [
         value for each in trained for value, is_in_loss in zip(each.advantages, each.mask, strict=False) if is_in_loss
     ]

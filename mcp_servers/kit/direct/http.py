@@ -27,7 +27,7 @@ from mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
 from mcp_wire.door import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
 from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import Answer, NotAdmitted, Request
+from mcp_wire.http_request import DirectAnswer, NotAdmitted, Request
 from mcp_wire.http_server import protocol
 
 PATH = b"/mcp"
@@ -203,4 +203,4 @@ class Door:
 
 
 def _refusal(status: int, problem: str) -> NotAdmitted:
-    return NotAdmitted(Answer(status, problem.encode(), b"text/plain"))
+    return NotAdmitted(DirectAnswer(status, problem.encode(), b"text/plain"))
