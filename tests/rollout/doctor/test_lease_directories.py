@@ -93,10 +93,7 @@ server.run("stdio")
 """
 
 
-@pytest.mark.parametrize("attempt", range(3))
-async def test_what_a_process_draws_once_for_all_leases_is_noted_and_is_not_taken_for_files(
-    tmp_path: Path, attempt: int
-) -> None:
+async def test_what_a_process_draws_once_for_all_leases_is_noted_and_is_not_taken_for_files(tmp_path: Path) -> None:
     (tmp_path / "drawn.py").write_text(DRAWN)
     config = GatewayConfig.model_validate(
         {"servers": {"drawn": {"command": sys.executable, "args": [str(tmp_path / "drawn.py")]}}}
