@@ -76,7 +76,7 @@ class Forwarding:
         self, session: ClientSession, request: ForwardedRequest, meta: Mapping[str, Any], call: InFlightCall, token: int
     ) -> Json:
         given: Json = without_own(request.meta)
-        if session.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:  # a server of both eras refuses the other's envelope
+        if session.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:  # where servers of both eras refuse an envelope
             given = {name: each for name, each in given.items() if name not in _ENVELOPE}
         # Arguments are the tool's own; what else a client writes can have members of `_meta`, as its answers have.
         params = {name: each if name == "arguments" else without_own(each) for name, each in request.params.items()}

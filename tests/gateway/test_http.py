@@ -213,7 +213,8 @@ async def test_a_server_that_is_gone_is_unavailable() -> None:
 
 
 async def test_a_url_where_nobody_listens_fails_the_start_with_the_reason() -> None:
-    with anyio.fail_after(20), pytest.raises(ServerUnavailable, match=r"world: 'http://127.0.0.1:9/mcp' .*ConnectError"):
+    said = r"world: 'http://127.0.0.1:9/mcp' .*ConnectError"
+    with anyio.fail_after(20), pytest.raises(ServerUnavailable, match=said):
         async with Gateway(config("http://127.0.0.1:9/mcp?token=hunter2")):
             pass
 
