@@ -32,7 +32,7 @@ from mcp_servers.research.questions import Question, library_of, make_question
 from mcp_servers.retail.short_tasks import SHORT_TASKS
 from mcp_servers.sandbox.server import TASKS as PROGRAMS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
 Policy = Callable[[Any, str], Awaitable[None]]
 """Plays one trajectory: the player, which names its task, and the prompt."""

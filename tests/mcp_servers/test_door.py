@@ -20,7 +20,7 @@ from raw_clients import ENVELOPE, MODERN, call, raw_http, request
 
 from gateway import Gateway, GatewayConfig
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 
 TOKEN = "0123456789abcdef0123"
 PROGRAM = f"""
