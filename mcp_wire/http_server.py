@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -35,6 +38,14 @@ def protocol(site: Site, among: Connections, *, direct_bytes: int) -> type[async
         direct_bytes: Longest body of a request that is answered directly.
     """
     return type("Connection", (HttpConnection,), {"site": site, "among": among, "direct_bytes": direct_bytes})
+
+
+class Server(uvicorn.Server):
+    """uvicorn without handlers of its own for signals: the program decides."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
 
 
 class HttpConnection(HttpToolsProtocol):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
-from mcp_wire.http_server import protocol
+from mcp_wire.http_server import Server, protocol
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -268,14 +268,6 @@ class Serving:
         await self._leases.drained()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without handlers of its own for signals: the program decides."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 @asynccontextmanager
 async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator[Serving]:
     """Serve an entered gateway for the length of the block; leaving it ends every lease.
@@ -291,7 +283,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
         connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
-        server = _Server(
+        server = Server(
             uvicorn.Config(
                 app,
                 http=protocol(app, connections, direct_bytes=config.max_request_bytes),
