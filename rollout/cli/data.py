@@ -106,7 +106,9 @@ def data(
     tasks = anyio.run(_tasks, loaded, split, rows, selected)
     write_parquet(output, tasks, split=split, agent=agent)
     record = {"path": str(output), "environment": loaded.name, "split": split, "rows": len(tasks)}
-    print_result(record, f"{output}: {len(tasks)} {split} rows of {loaded.name}", as_json=as_json)
+    print_result(
+        record, f"{output}: {len(tasks)} {'' if split == ALL else f'{split} '}rows of {loaded.name}", as_json=as_json
+    )
     return 0
 
 

@@ -176,9 +176,9 @@ def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
 
 async def _task(environment: Environment) -> tuple[str, int] | None:
     """A task of the environment to reset its servers to; None where it lists none or its server fails."""
-    if environment.tasks is None:
+    server = environment.tasks.server if environment.tasks else None
+    if server is None:
         return None
-    server = environment.tasks.server
     config = environment.model_copy(update={"servers": {server: environment.servers[server]}})
     try:
         async with Gateway(config, name="doctor") as gateway:

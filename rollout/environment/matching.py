@@ -62,7 +62,10 @@ def unusable(match: Match, expected: str) -> tuple[str, str] | None:
             try:
                 _pattern(expected)
             except SchemaError as error:
-                return f"is not a regular expression: {error!s:.300}", "use Rust's syntax, or another `match`"
+                return (
+                    f"is not a regular expression: {str(error).splitlines()[-1]:.200}",
+                    "use Rust's syntax, or another `match`",
+                )
         case Match.JSON:
             try:
                 json.loads(expected)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import anyio
+import structlog
 
 from gateway.catalogue.names import Catalogue
 from gateway.catalogue.tool_config import LockEntry
@@ -19,8 +20,10 @@ from rollout.environment.harness import ALL
 from rollout.environment.parquet import read_rows
 from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks, problems_of, warn_of_writing_checks
-from rollout.environment.task import REMEDY, Task
+from rollout.environment.task import REMEDY, Task, question
 from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles
+
+log = structlog.get_logger(__name__)
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 """Agents of rows that name one of our environments: our agent loop, and verl's own with our tool class."""
@@ -140,6 +143,23 @@ def shared_problem(shared: Sequence[int]) -> str:
         return f"row {shared[0]} has no number of its own: it is traced and sampled as another one"
     named = ", ".join(map(str, shared[:5])) + (f" and {len(shared) - 5} more" if len(shared) > 5 else "")
     return f"rows {named} have no numbers of their own: they are traced and sampled as one row"
+
+
+def warn_of_overlap(rows: Iterable[Row], training: Collection[Path]) -> None:
+    """Log the held-out rows whose prompt is also one of training: they do not show what training generalises to."""
+    asked: set[tuple[str, str, int]] = set()
+    held_out: list[tuple[Row, tuple[str, str, int]]] = []
+    for row in rows:
+        key = row.task.environment, question(row.task.prompt), row.task.seed
+        if not key[1]:  # the environment's user asks
+            continue
+        if row.path in training:
+            asked.add(key)
+        else:
+            held_out.append((row, key))
+    if shared := [row for row, key in held_out if key in asked]:
+        first = f"{shared[0].path}: row {shared[0].number}"
+        log.warning("held-out rows have prompts of training", rows=len(shared), of=len(held_out), first=first)
 
 
 def environment_problem(row: Row, error: ConfigError, *, rows: int = 1) -> RowProblem:

@@ -145,6 +145,12 @@ class VerlColumns(BaseModel):
     extra_info: dict[str, Any] = {}
 
 
+def question(messages: Iterable[Message]) -> str:
+    """What a prompt asks: the texts of all messages but the system's, without regard to case and spaces."""
+    texts = [str(message["content"]) for message in messages if message["role"] != "system"]
+    return "\n".join(" ".join(text.casefold().split()) for text in texts)
+
+
 def _is_message(message: Message) -> Message:
     if not isinstance(message.get("role"), str) or "content" not in message:
         raise ValueError("a chat message has a role and content")

@@ -20,8 +20,8 @@ from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, Faults, InvalidValue, raise_all
 from gateway.types import canonical_json
 from rollout.environment.harness import ALL, ListedTask
-from rollout.environment.parquet import count_rows, read_rows
-from rollout.environment.task import Calls, Checks, VerlColumns, as_text, plain
+from rollout.environment.parquet import read_rows
+from rollout.environment.task import Calls, Checks, VerlColumns, as_text, plain, question
 
 MOST_BYTES = 2**29
 MOST_ROWS = 1_000_000
@@ -104,18 +104,14 @@ class FileTask(ListedTask):
     messages: list[dict[str, str]]
     verl: VerlColumns | None = None
 
-    @property
-    def question(self) -> str:
-        """What decides the split: the texts of all messages but the system's, without regard to case and spaces."""
-        texts = [message["content"] for message in self.messages if message["role"] != "system"]
-        return "\n".join(" ".join(text.casefold().split()) for text in texts)
-
     def split(self, test_share: float) -> str:
-        digest = hashlib.sha256(self.question.encode(errors="replace")).digest()
+        digest = hashlib.sha256(question(self.messages).encode(errors="replace")).digest()
         return "test" if int.from_bytes(digest[:8]) < test_share * 2**64 else "train"
 
 
-def read_tasks(path: str | Path, *, split: str = ALL, test_share: float = 0.0) -> list[FileTask]:
+def read_tasks(
+    path: str | Path, *, split: str = ALL, test_share: float = 0.0, most_rows: int = MOST_ROWS
+) -> list[FileTask]:
     """The tasks of a split, in the order of the file.
 
     Args:
@@ -129,15 +125,20 @@ def read_tasks(path: str | Path, *, split: str = ALL, test_share: float = 0.0) -
     """
     path = Path(path)
     faults, tasks, ids = Faults(), list[FileTask](), dict[tuple[str, int], str]()
-    for where, raw in _rows(path, faults):
+    for where, given in _rows(path):
+        if len(tasks) == most_rows:
+            raise ConfigError(f"has more than {most_rows} rows", file=path, remedy="divide it")
+        if len(faults) >= _MOST_FAULTS:
+            break
         with faults.collected():
+            raw = _parsed(given, where) if isinstance(given, bytes) else given
+            if raw is None:
+                continue
             task = _task(raw, where)
             if raw.get("id") is not None and (first := ids.setdefault((task.task, task.seed), where)) != where:
                 remedy = "give each row its own, or leave it out"
                 raise ConfigError(f"{task.task!r} is also the id of {first}", file=where, key="id", remedy=remedy)
             tasks.append(task)
-        if len(faults) >= _MOST_FAULTS:
-            break
     raise_all(faults)
     if not tasks:
         raise ConfigError("has no rows", file=path, remedy='write {"prompt": "...", "answer": "..."}, one on each line')
@@ -192,12 +193,8 @@ def _refuse_misspelt(raw: Mapping[str, Any], where: str) -> None:
     raise_all(faults)
 
 
-def _too_long(where: str) -> ConfigError:
-    return ConfigError(f"the row is longer than {MOST_ROW_BYTES} bytes", file=where, remedy="shorten it")
-
-
-def _rows(path: Path, faults: Faults) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each row is, and its keys and values. A row that cannot be read is a fault, and the next one is read."""
+def _rows(path: Path) -> Iterator[tuple[str, bytes | Mapping[str, Any]]]:
+    """Where each row is, and the row: a line of JSON, or keys and values."""
     is_parquet = path.suffix == ".parquet"
     if not is_parquet and path.suffix not in (".jsonl", ".ndjson"):
         remedy = "give JSON Lines (.jsonl, one object on each line) or .parquet"
@@ -209,34 +206,23 @@ def _rows(path: Path, faults: Faults) -> Iterator[tuple[str, Mapping[str, Any]]]
     if size > MOST_BYTES:
         raise ConfigError(f"has {size} bytes, {MOST_BYTES} are allowed", file=path, remedy="divide it")
     if is_parquet:
-        if (rows := count_rows(path)) > MOST_ROWS:
-            raise _too_many(path, rows)
         for number, row in enumerate(map(plain, read_rows(path))):
-            if len(canonical_json(row)) > MOST_ROW_BYTES:
-                raise _too_long(f"{path}: row {number}")
-            yield f"{path}: row {number}", row
-    else:
-        yield from _lines(path, faults)
-
-
-def _too_many(path: Path, rows: int) -> ConfigError:
-    return ConfigError(f"has {rows} rows or more, {MOST_ROWS} are allowed", file=path, remedy="divide it")
-
-
-def _lines(path: Path, faults: Faults) -> Iterator[tuple[str, Mapping[str, Any]]]:
+            where = f"{path}: row {number}"
+            _check_length(where, len(canonical_json(row)))
+            yield where, row
+        return
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MOST_ROW_BYTES + 1):
             number += 1
-            where, row = f"{path}: line {number}", None
-            if number > MOST_ROWS:
-                raise _too_many(path, number)
-            if len(line) > MOST_ROW_BYTES:
-                raise _too_long(where)
-            with faults.collected():
-                row = _parsed(line, where)
-            if row is not None:
-                yield where, row
+            where = f"{path}: line {number}"
+            _check_length(where, len(line))
+            yield where, line
+
+
+def _check_length(where: str, length: int) -> None:
+    if length > MOST_ROW_BYTES:
+        raise ConfigError(f"the row is longer than {MOST_ROW_BYTES} bytes", file=where, remedy="shorten it")
 
 
 def _parsed(line: bytes, where: str) -> Mapping[str, Any] | None:

@@ -94,7 +94,7 @@ async def score(
         RewardError: a function or a judge of the environment's, or the trainer's own reward, gave no number.
         GatewayError: the world broke.
     """
-    await examine(trace, session)
+    trace.checks = await examine(session, trace.task.check)
     judged = await judge(environment, trace, session)
     own = await own_parts(environment, trace, judged, judgements)
     if trainers is not None:

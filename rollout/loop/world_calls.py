@@ -11,9 +11,8 @@ from gateway.leases.sending import caused_by_policy
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition, ToolResult
 from rollout.environment.matching import matches
-from rollout.environment.task import WorldCall
+from rollout.environment.task import Check, WorldCall
 from rollout.trace.events import CheckEvent, ToolEvent
-from rollout.trace.record import Trace
 from rollout.types import Call, Shown
 
 AnyCall = TypeVar("AnyCall", bound=WorldCall)
@@ -38,8 +37,8 @@ async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEven
     return events
 
 
-async def examine(trace: Trace, session: Session) -> None:
-    """Make the calls of the task's checks, in order, and record which hold.
+async def examine(session: Session, checks: Iterable[Check]) -> list[CheckEvent]:
+    """Make the calls of a task's checks, in order, and find out which hold.
 
     A check does not hold in a process that the policy brought to its end.
 
@@ -47,7 +46,8 @@ async def examine(trace: Trace, session: Session) -> None:
         HarnessError: a tool is unknown, or refuses its arguments.
         GatewayError: the world broke.
     """
-    for given in trace.task.check:
+    events: list[CheckEvent] = []
+    for given in checks:
         tool, check = _tool(session, given), _filled(session, given)
         began = time.time()
         try:
@@ -59,7 +59,8 @@ async def examine(trace: Trace, session: Session) -> None:
         holds = result.fault is None and result.is_error == check.error
         if check.expected is not None:
             holds = holds and matches(check.how, result.text, check.expected)
-        trace.checks.append(CheckEvent(call=_event(tool, check, result, began), holds=holds))
+        events.append(CheckEvent(call=_event(tool, check, result, began), holds=holds))
+    return events
 
 
 def _tool(session: Session, call: WorldCall) -> ToolDefinition:

@@ -73,7 +73,7 @@ _CONTENT: dict[str, pa.DataType] = {
     "tools": pa.list_(_TEXT),  # that the row selects; null for all
     "later_tools": pa.list_(_TEXT),  # that the row refuses until a reply of the user names them
     "answer": _TEXT,
-    "world_calls": _JSON,  # `setup`, `check` and `verl` of the task, and the calls made for it; null where there are none
+    "world_calls": _JSON,  # of the task: its `setup`, `check` and `verl`, and the calls made; null without any
     "strategy": _JSON,  # how the trajectory was rolled out; null for a chain
     "agent": _JSON,  # the environment's agent and its arguments; null for the built-in one
     "prompt_messages": _SMALL,  # number of the first messages that are the row's prompt; null where `prompt` has it
