@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from notes import notes_server
 from worlds import environment, opened, play, saying, task
 
 from rollout.evaluation.rescore import rescore
@@ -20,27 +18,8 @@ from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
-READ = ToolAnnotations(read_only_hint=True)
 SOLVED = {"weights": {"solved": 1.0}}
 DONE = "I have noted it."
-
-
-def notes_server() -> MCPServer:
-    """A table of notes, new for each test."""
-    server, notes = MCPServer("notes", log_level="ERROR"), dict[str, str]()
-
-    @server.tool(structured_output=False)
-    async def write(name: str, text: str) -> str:
-        notes[name] = text
-        return "written"
-
-    @server.tool(annotations=READ, structured_output=False)
-    async def read(name: str) -> str:
-        if name not in notes:
-            raise ToolError(f"there is no note {name}")
-        return notes[name]
-
-    return server
 
 
 def write(name: str, text: str) -> dict[str, Any]:
