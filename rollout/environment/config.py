@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -11,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.pydantic_errors import near, validate
-from gateway.config.servers_file import load_servers, no_servers, read_entries, validate_around
+from gateway.config.servers_file import load_servers, no_servers, read_entries, read_servers, validate_around
 from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
 from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
@@ -118,6 +119,7 @@ class Environment(GatewayConfig):
     description: str = ""
     """For people."""
     servers: dict[str, ServerConfig] = Field(min_length=1)
+    """Entries by name; in the file also the name of an `mcpServers` file beside it."""
     system: tuple[SystemPart, ...] = ()
     """Parts of the system message that rows begin with, joined by blank lines. A single part needs no list, and a text
     no key."""
@@ -216,7 +218,13 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
     raw = _beside(read_mapping(path), path)
     if "servers" not in raw:
         raise no_servers(raw, path, key="servers", expected="expected servers: {NAME: {command: ...}}")
-    entries = read_entries(_required_by_default(raw.pop("servers")), file=path)
+    given = raw.pop("servers")
+    if isinstance(given, str):  # a servers file beside this one
+        found = read_servers(path.parent / given)
+        raw = _settings(found.config) | raw
+        entries = replace(found.entries, servers=_required(found.config))
+    else:
+        entries = read_entries(_required_by_default(given), file=path)
     faults = Faults([each for fault in entries.faults.values() for each in faults_of(fault)])
     with faults.collected():
         found = validate_around(Environment, {"name": path.stem, **raw, "file": str(path)}, entries, file=path)
@@ -227,9 +235,17 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
 
 def _of_servers(path: Path) -> Environment:
     config = load_servers(path)
-    servers = {name: entry.model_copy(update={"required": True}) for name, entry in config.servers.items()}
-    given = {**dict(config), "servers": servers, "name": path.stem, "file": str(path), "reward": SOLVED}
-    return validate(Environment, given, file=path)
+    given = {"servers": _required(config), "name": path.stem, "file": str(path), "reward": SOLVED}
+    return validate(Environment, _settings(config) | given, file=path)
+
+
+def _required(config: GatewayConfig) -> dict[str, ServerConfig]:
+    return {name: entry.model_copy(update={"required": True}) for name, entry in config.servers.items()}
+
+
+def _settings(config: GatewayConfig) -> dict[str, Any]:
+    """What a servers file says beside its servers."""
+    return {name: getattr(config, name) for name in config.model_fields_set - {"servers"}}
 
 
 def _beside(raw: dict[str, Any], path: Path) -> dict[str, Any]:
