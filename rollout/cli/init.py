@@ -33,7 +33,7 @@ tasks:
   file: tasks.jsonl    # a task on each line: prompt, and optionally answer, check, setup, tools, seed, id
   test_share: 0.2      # held out from training; the content of a prompt decides, so that no prompt is on both sides
 
-system: |
+system: |-
   Use the tools where they help. End your last message with a line "Answer: ..." that has the answer and nothing else.
 
 reward:
@@ -132,24 +132,21 @@ def _is_mended(report: ServerReport) -> bool:
 
 
 async def _examples(environment: Path) -> list[dict[str, Any]]:
-    """Three tasks that can be played at once: two with an answer and, if a tool's answer stays the same, one check."""
+    """Three tasks that can be played at once: two with an answer, and one with a check if a tool suits it."""
     async with opened_environment(load_environment(environment)) as gateway:
         tools = policy_tools(gateway.catalogue)
-        count = {"id": "example-1", "prompt": "How many tools do you have?", "answer": len(tools)}
-        asked = [
-            {
-                "id": f"example-{number}",
-                "prompt": f"Which of your tools does this? {tool.description.strip().splitlines()[0]}",
-                "answer": tool.exposed_name,
-            }
-            for number, tool in enumerate([tool for tool in tools if tool.description.strip()][:2], start=2)
+        if not tools:
+            raise ConfigError("the servers offer no tools", file=environment.with_name("servers.json"))
+        examples: list[dict[str, Any]] = [
+            {"prompt": "How many tools do you have?", "answer": len(tools)},
+            {"prompt": "What is the name of your first tool?", "answer": tools[0].exposed_name},
         ]
         for tool in tools:
             if tool.read_only and not tool.input_schema.get("required") and (text := await _same(gateway, tool)):
-                check: list[dict[str, Any]] = [{"name": tool.exposed_name, "arguments": {}, "returns": text, "match": "exact"}]
+                check = {"name": tool.exposed_name, "arguments": {}, "returns": text, "match": "exact"}
                 prompt = f"Call {tool.exposed_name}, and leave everything as it is."
-                return [count, *asked[:1], {"id": "example-3", "prompt": prompt, "check": check}]
-        return [count, *asked]
+                return [*examples, {"prompt": prompt, "check": [check]}]
+        return [*examples, {"prompt": "What is the name of your last tool?", "answer": tools[-1].exposed_name}]
 
 
 async def _same(gateway: Gateway, tool: ToolDefinition) -> str | None:
