@@ -259,7 +259,7 @@ _OWN = ("index", "split", "mcp", "tools_kwargs")
 def _verl_columns(row: Mapping[str, Any], truth: Any, *, environment: Any) -> VerlColumns | None:
     source, extra = row.get("data_source"), cast("Mapping[str, Any]", row["extra_info"])
     given = plain({name: value for name, value in extra.items() if name not in _OWN})
-    if source == environment and not any(value is not None for value in given.values()):
+    if source in (None, environment) and not any(value is not None for value in given.values()):
         return None
     return VerlColumns(data_source=str(source or ""), ground_truth=truth, extra_info=given)
 
