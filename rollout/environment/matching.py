@@ -14,8 +14,6 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?")
-_DIGITS = 400
-"""Longest text that is read as a number."""
 
 
 class Match(StrEnum):
@@ -89,10 +87,10 @@ def _normalised(text: str) -> str:
 
 def _number(text: str) -> Decimal | None:
     try:
-        number = Decimal(text.replace(",", "")) if len(text) <= _DIGITS else None
+        number = Decimal(text.replace(",", ""))
     except InvalidOperation:
         return None
-    return number if number is not None and number.is_finite() else None
+    return number if number.is_finite() else None
 
 
 def _pattern(expression: str) -> TypeAdapter[str]:

@@ -29,6 +29,29 @@ GSM8K = {
 }
 
 
+SYSTEM = {"role": "system", "content": "Count."}
+FILES = """
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("files", log_level="ERROR")
+
+
+@server.tool()
+def write(path: str, text: str) -> str:
+    Path(path).write_text(text)
+    return "written"
+
+
+@server.tool(structured_output=False)
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+server.run()
+"""
+
+
 @pytest.fixture(autouse=True)
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`servers.json` in the working directory, with a world for each trajectory."""
@@ -70,7 +93,7 @@ def test_all_rows_of_a_file_are_evaluated_without_an_environment() -> None:
     rewards = [
         trace.reward.score for trace in sorted(traces.values(), key=lambda each: each.origin.row) if trace.reward
     ]
-    assert rewards == [0.0, 1.0, 0.0] and traces["kept"].checks[0].holds
+    assert rewards == [0.0, 1.0, 0.0] and traces["kept"].checks[0].holds and "note:" not in done.stderr
 
 
 def test_rows_that_can_earn_nothing_are_noted_in_an_evaluation_and_refused_in_training() -> None:
@@ -113,6 +136,32 @@ def test_an_answer_that_nothing_can_match_is_refused_with_its_line() -> None:
     one, two = map(str, faults_of(caught.value))
     assert one.startswith("tasks.jsonl: line 1: answer: reward.match of own is number, and the answer is not a number")
     assert two.startswith("tasks.jsonl: line 2: answer: the reward of own weighs exact_match")
+
+
+def test_an_environments_own_reward_and_system_message_stay_with_tasks_of_another_file() -> None:
+    made = {"servers": "servers.json", "system": "Be brief.", "reward": {"weights": {"exact_match": 2.0}}}
+    Path("own.yaml").write_text(json.dumps(made))
+    file = tasks({"prompt": "1?", "answer": "x"}, {"prompt": [SYSTEM, {"role": "user", "content": "2?"}], "answer": 3})
+    done = CliRunner().invoke(app, ["data", "own.yaml", "--tasks", file, "-o", "rows.parquet"])
+    assert done.exit_code == 0, done.output
+    first, second = (row["prompt"] for row in read_rows(Path("rows.parquet")))
+    assert first[0]["content"] == "Be brief." and second[0] == SYSTEM and len(first) == len(second) == 2
+    made_with = load_environment("own.yaml").with_tasks(Path(file))
+    assert made_with.reward.weights == {"exact_match": 2.0} and made_with.servers["notes"].required
+    assert load_environment("servers.json").with_tasks(Path(file)).reward.weights == {"solved": 1.0}
+
+
+def test_calls_may_name_the_directory_of_their_trajectory() -> None:
+    files = {"command": "${python}", "args": ["-c", FILES, "${lease.dir}"], "scope": "process"}
+    Path("servers.json").write_text(json.dumps({"mcpServers": {"files": files}}))
+    note = "${lease.dir}/${trajectory.seed}.txt"
+    check = {"name": "read", "arguments": {"path": note}, "returns": "of ${lease.dir}", "match": "exact"}
+    setup = {"name": "write", "arguments": {"path": note, "text": "of ${lease.dir}"}}
+    file = tasks({"prompt": "1?", "seed": 7, "setup": [setup], "check": [check]})
+    called("run", "--tasks", file, "--engine", "none", "--out", "out")
+    (trace,) = read_traces(Path("out"))
+    assert trace.checks[0].holds and trace.setup[0].arguments["path"].endswith("/7.txt")
+    assert "${" not in json.dumps(trace.setup[0].arguments) and trace.task.setup[0].arguments["path"] == note
 
 
 def test_check_env_examines_the_tasks_of_a_file() -> None:
@@ -192,6 +241,8 @@ def test_files_that_an_environment_names_are_beside_it(tmp_path: Path, monkeypat
     (tmp_path / "made" / "own.yaml").write_text(json.dumps(made))
     tasks(GSM8K, name="made/tasks.jsonl")
     (tmp_path / "made" / "own_reward.py").write_text(
+        "from pathlib import Path\n"
+        "with Path(__file__).with_name('imports').open('a') as file: file.write('x')\n"
         "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
         "    trace = extra_info['mcp_trajectory']['trace']\n"
         "    assert trace.task.task and extra_info['question'] == '2 + 2?'\n"
@@ -203,6 +254,7 @@ def test_files_that_an_environment_names_are_beside_it(tmp_path: Path, monkeypat
     assert done.exit_code == 0, done.output
     (trace,) = read_traces(out)
     assert trace.reward is not None and trace.reward.score == 0.25
+    assert (tmp_path / "made" / "imports").read_text() == "x"
 
 
 def test_a_file_of_tasks_is_for_one_environment_and_splits_are_train_test_or_all() -> None:

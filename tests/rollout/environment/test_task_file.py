@@ -102,7 +102,7 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
         ({"prompt": "a", "check": [{"name": "x", "match": "near"}]}, "line 2: check.0.match: "),
         (
             {"prompt": "a", "check": [{"name": "x", "returns": "(", "match": "regex"}]},
-            "line 2: check.0: returns is not a regular expression: error: unclosed group (use Rust's syntax, or another",
+            "line 2: check.0: returns is not a regular expression: error: unclosed group (use Rust's syntax, or",
         ),
         (
             {"prompt": "a", "answer": 1, "reward_model": {"ground_truth": "1"}},
