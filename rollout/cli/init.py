@@ -143,7 +143,7 @@ async def _examples(environment: Path) -> list[dict[str, Any]]:
         ]
         for tool in tools:
             if tool.read_only and not tool.input_schema.get("required") and (text := await _same(gateway, tool)):
-                check = {"name": tool.exposed_name, "arguments": {}, "returns": text, "match": "exact"}
+                check = {"name": tool.exposed_name, "returns": text, "match": "exact"}
                 prompt = f"Call {tool.exposed_name}, and leave everything as it is."
                 return [*examples, {"prompt": prompt, "check": [check]}]
         return [*examples, {"prompt": "What is the name of your last tool?", "answer": tools[-1].exposed_name}]

@@ -209,7 +209,9 @@ def row_problems(
 ) -> Iterator[RowProblem]:
     """Problems of a row with its environment. `tools` are the exposed names of what the policy may be shown."""
     for each in problems_of(row.task, environment, catalogue, tools):
-        yield row.problem(each.problem, key=_COLUMNS.get(each.key, f"extra_info.mcp.{each.key}"), remedy=each.remedy)
+        yield row.problem(
+            each.problem, key=_COLUMNS.get(each.key or "", f"extra_info.mcp.{each.key}"), remedy=each.remedy
+        )
     reward = environment.reward
     if reward.weight(Component.SOLVED) and not (row.task.answer or row.task.check):
         problem = "has neither an answer nor checks, so that its reward is always 0"

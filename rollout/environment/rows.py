@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
@@ -107,20 +106,10 @@ def _task(environment: Environment, gateway: Gateway, item: ListedTask, system: 
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskProblem:
-    """Why a task cannot be played or rewarded in its environment."""
-
-    key: str
-    """The key of a row in a file of tasks."""
-    problem: str
-    remedy: str
-
-
 def problems_of(
     task: Task, environment: Environment, catalogue: Catalogue, shown: Collection[str] | None = None
-) -> Iterator[TaskProblem]:
-    """Problems of a task's prompt, tools, calls and answer with a running environment.
+) -> Iterator[ConfigError]:
+    """Problems of a task's prompt, tools, calls and answer with a running environment, by the key of a file of tasks.
 
     Args:
         shown: exposed names of what the policy may be shown; None for all tools of the catalogue.
@@ -129,25 +118,25 @@ def problems_of(
     shown, config = known if shown is None else shown, environment.reward
     if task.prompt[-1]["role"] != "user" and environment.user is None:
         problem = "the prompt does not end in a user message, and the environment has no user to give one"
-        yield TaskProblem(key="prompt", problem=problem, remedy="end it in one, or name a `user` in the environment")
+        yield ConfigError(problem, key="prompt", remedy="end it in one, or name a `user` in the environment")
     if Component.EXACT_MATCH in config.computed and not task.answer:
         problem = f"the reward of {environment.name} weighs exact_match, and the row has no ground truth"
-        yield TaskProblem(key="answer", problem=problem, remedy="give each task its `answer`")
+        yield ConfigError(problem, key="answer", remedy="give each task its `answer`")
     if task.answer and config.compares_answers and (found := unusable(config.match, task.answer)):
         problem = f"reward.match of {environment.name} is {config.match}, and the answer {found[0]}"
-        yield TaskProblem(key="answer", problem=problem, remedy=found[1])
+        yield ConfigError(problem, key="answer", remedy=found[1])
     for key, named in (("tools", task.tools or ()), ("later_tools", task.later_tools)):
         if missing := [tool for tool in named if tool not in shown]:
             remedy = f"tools of {environment.name}: {', '.join(sorted(shown))}"
-            yield TaskProblem(key=key, problem=f"unknown tools {missing}", remedy=remedy)
+            yield ConfigError(f"unknown tools {missing}", key=key, remedy=remedy)
     for key, calls in (("setup", task.setup), ("check", task.check)):
         for number, call in enumerate(calls):
             if (tool := known.get(call.name)) is None:
                 remedy = near(call.name, known, f"tools of {environment.name}")
-                yield TaskProblem(key=f"{key}.{number}", problem=f"unknown tool {call.name!r}", remedy=remedy)
+                yield ConfigError(f"unknown tool {call.name!r}", key=f"{key}.{number}", remedy=remedy)
             elif faults := prepare(tool, dict(call.arguments), fixed=tool.fixed).faults:
                 problem = f"{call.name}: {'; '.join(faults)}"
-                yield TaskProblem(key=f"{key}.{number}.arguments", problem=problem, remedy="correct the arguments")
+                yield ConfigError(problem, key=f"{key}.{number}.arguments", remedy="correct the arguments")
 
 
 def warn_of_writing_checks(tasks: Iterable[Task], catalogue: Catalogue) -> None:

@@ -69,8 +69,8 @@ class _Row(BaseModel):
             raise InvalidValue("has both prompt and messages", "keep one of them")
         if not (self.prompt or self.messages):
             raise InvalidValue("has no prompt", 'add "prompt": a text, or a list of {role, content}')
-        if not any(message.role == "user" and message.content.strip() for message in self.opening):
-            raise InvalidValue("has no user message with a text", "write the question there")
+        if not any(message.content.strip() for message in self.opening):
+            raise InvalidValue("has a prompt without a text", "write the question there")
         if self.answer is not None and self.ground_truth is not None and self.answer != self.ground_truth:
             raise InvalidValue("has an answer and another reward_model.ground_truth", "keep one of them")
         if isinstance(self.id, str) and not 0 < len(self.id) <= 200:

@@ -123,6 +123,9 @@ def test_what_does_not_fit_the_servers_is_refused_with_its_line() -> None:
     assert faults[0] == "tasks.jsonl: line 1: setup.0: unknown tool 'wrte' (did you mean 'write'?)"
     assert faults[1] == "tasks.jsonl: line 2: tools: unknown tools ['wipe'] (tools of servers: read, write)"
     assert faults[2].startswith("tasks.jsonl: line 2: check.0.arguments: read: ")
+    file = tasks({"prompt": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "2"}]})
+    (fault,) = refusal("run", "--tasks", file, "--engine", "none", "--out", "out")
+    assert "line 1: prompt: the prompt does not end in a user message" in fault
     done = called("run", "--tasks", tasks({"prompt": "1?", "check": [WRITE]}), "--engine", "none", "--out", "out")
     assert "checks call tools that are not annotated as read-only" in done.stderr
 
