@@ -72,6 +72,7 @@ wrote {out}/{{servers.json,{name}.yaml,tasks.jsonl,reward.py}}. Put your tasks i
   mcp-rollout data {out}/{name}.yaml --split train -o {out}/train.parquet
   mcp-rollout data {out}/{name}.yaml --split test -o {out}/test.parquet
   mcp-rollout tool-config {out}/{name}.yaml -o {out}/tools.yaml
+  mcp-rollout configs  # verl's configuration with this library, once
   python -m verl.trainer.main_ppo --config-dir configs --config-name mcp_grpo engine=ENGINE \\
     data.train_files={out}/train.parquet data.val_files={out}/test.parquet actor_rollout_ref.model.path=MODEL \\
     actor_rollout_ref.rollout.multi_turn.tool_config_path={out}/tools.yaml \\

@@ -127,7 +127,7 @@ def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
     }
     own = task.verl or VerlColumns(data_source=task.environment)
     truth = task.answer if own.ground_truth is None else own.ground_truth
-    extra = {**own.extra_info, "index": index, "split": split, "mcp": mcp, "tools_kwargs": {"mcp": world}}
+    extra = {"split": split, **own.extra_info, "index": index, "mcp": mcp, "tools_kwargs": {"mcp": world}}
     return {
         "data_source": own.data_source or task.environment,
         "agent_name": agent,

@@ -252,14 +252,11 @@ def _ground_truth(reward_model: Any) -> Any:
     return plain(cast("Mapping[str, Any]", reward_model).get("ground_truth"))
 
 
-_OWN = ("index", "split", "mcp", "tools_kwargs")
-"""Keys of `extra_info` that this library or verl's dataset reads."""
-
-
 def _verl_columns(row: Mapping[str, Any], truth: Any, *, environment: Any) -> VerlColumns | None:
     source, extra = row.get("data_source"), cast("Mapping[str, Any]", row["extra_info"])
-    given = plain({name: value for name, value in extra.items() if name not in _OWN})
-    if source in (None, environment) and not any(value is not None for value in given.values()):
+    given = plain({name: value for name, value in extra.items() if name not in ("mcp", "tools_kwargs")})
+    has_more = any(value is not None for name, value in given.items() if name not in ("index", "split"))
+    if source in (None, environment) and not has_more:
         return None
     return VerlColumns(data_source=str(source or ""), ground_truth=truth, extra_info=given)
 

@@ -25,7 +25,7 @@ GSM8K = {
     "data_source": "openai/gsm8k",
     "prompt": [{"role": "user", "content": "2 + 2?"}],
     "reward_model": {"style": "rule", "ground_truth": "4"},
-    "extra_info": {"index": 5, "question": "2 + 2?", "steps": [1, 2]},
+    "extra_info": {"index": 5, "split": "dev", "question": "2 + 2?", "steps": [1, 2]},
 }
 
 
@@ -186,7 +186,11 @@ def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
     called("data", "--tasks", file, "-o", "rows.parquet")
     one, two = read_rows(Path("rows.parquet"))
     assert one["data_source"] == "openai/gsm8k" and one["agent_name"] == "mcp_agent"
-    assert one["extra_info"]["question"] == "2 + 2?" and one["extra_info"]["steps"] == [1, 2]
+    assert (
+        one["extra_info"]["split"] == "dev"
+        and one["extra_info"]["question"] == "2 + 2?"
+        and one["extra_info"]["steps"] == [1, 2]
+    )
     mcp = one["extra_info"]["mcp"]
     assert json.loads(mcp["setup"]) == [WRITE] and mcp["environment"] == "servers" and mcp["tools"] == ["read"]
     assert two["extra_info"]["mcp"]["task"] == "b" and two["extra_info"]["mcp"]["setup"] is None
@@ -195,7 +199,7 @@ def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
     task = rows[0].task
     assert [call.model_dump() for call in task.setup] == [WRITE] and task.check[0].expected == "one"
     assert task.answer == "4" and task.verl is not None and task.verl.ground_truth == "4"
-    assert task.verl.extra_info == {"question": "2 + 2?", "steps": [1, 2]}
+    assert task.verl.extra_info == {**GSM8K["extra_info"], "index": 0}
     called("data", "--tasks", "rows.parquet", "-o", "again.parquet")  # rows are tasks as well
     assert list(read_rows(Path("again.parquet"))) == [one, two]
 
