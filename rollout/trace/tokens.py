@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rollout.trace.record import Trace
 from rollout.trace.segment import Segment, SpanKind
-from rollout.trace.trained import TrainedSegment
+from rollout.trace.trained_segment import TrainedSegment
 
 _TRAINED = ("trainer", "ratio", "advantage", "push", "entropy")
 """`push` is advantage times (1 - probability), by how much the update could move the token's own logit."""
