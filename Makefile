@@ -34,7 +34,7 @@ REPEATS ?= 3
 # Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
-.PHONY: install third-party doctor-servers clients bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
+.PHONY: install third-party doctor-servers clients bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment docs test test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -186,6 +186,15 @@ test-full: lint third-party doctor-servers clients bfcl sglang vllm areal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
+# The wheel, in dist/; its version is that of the last tag.
+wheel: install
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# The wheel in environments of its own, one for each Python of the core that is installed.
+test-wheel: install
+	$(BIN)/python -m pytest -m "" tests/test_wheel.py tests/test_release.py -k "not train"
+
 # The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).
 bench: install bench-peers
 	$(BIN)/python -m benchmarks call --repeats $(REPEATS)
@@ -205,4 +214,4 @@ bench: install bench-peers
 	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) dist outputs

@@ -4,6 +4,12 @@ The names live in `gateway` (sessions and tools, without any model) and `rollout
 traces); this package re-exports them. It imports neither torch nor verl.
 """
 
+# isort: off
+from mcp_rollout_start import check_names
+
+check_names()
+# isort: on
+
 from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
