@@ -174,7 +174,12 @@ async def play_all(
 
 
 def load_environments(
-    names: Sequence[str], directory: Path | None, *, tool_format: str | None, agent: AgentOverride | None = None
+    names: Sequence[str],
+    directory: Path | None,
+    *,
+    tool_format: str | None,
+    tasks: Path | None = None,
+    agent: AgentOverride | None = None,
 ) -> list[Environment]:
     """Read and validate environments.
 
@@ -182,6 +187,7 @@ def load_environments(
         names: YAML files or names.
         directory: where names are looked up; None for the usual places.
         tool_format: How the model writes calls; None where there is no model.
+        tasks: A file of tasks in place of the environments' own.
         agent: a change of their agents.
 
     Raises:
@@ -192,6 +198,7 @@ def load_environments(
     for name in names:
         with faults.collected():
             environment = load_environment(name, directory)
+            environment = environment if tasks is None else environment.with_tasks(tasks)
             if agent is not None:
                 changed = agent.applied_to(environment.agent, file=environment.file, key="--agent-with")
                 environment = environment.model_copy(update={"agent": changed})
