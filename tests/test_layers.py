@@ -33,7 +33,7 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "decoding", "process"},
+    {"errors", "extras", "types", "decoding", "process"},
     {"environment", "formats"},
     {"trace", "shards"},
     {"loop", "tokens"},

@@ -11,7 +11,7 @@ from mcp_wire.control_text import SPELLING
 from rollout.trace.drift import CallSeen, calls_seen, drifts
 from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
-from rollout.trace.trained import digest
+from rollout.trace.trained_segment import digest
 from rollout.viewer.finding import EXAMPLES, Example, Found, Scope, check, title_of
 
 MOST_RECORDS = 256
