@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import uvicorn
@@ -17,6 +18,7 @@ from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import PATH, ServedLeases
 from mcp_wire.http_connections import Connections
+from mcp_wire.http_request import Site
 from mcp_wire.http_server import protocol
 
 _BACKLOG = 4096
@@ -53,6 +55,27 @@ class _Server(uvicorn.Server):
         yield
 
 
+def http_server(app: Any, site: Site, connections: Connections, *, direct_bytes: int = 0) -> uvicorn.Server:
+    """uvicorn on this project's connections, for an ASGI application and the `Site` that admits its requests.
+
+    Args:
+        direct_bytes: As in `mcp_wire.http_server.protocol`.
+    """
+    return _Server(
+        uvicorn.Config(
+            app,
+            http=protocol(site, connections, direct_bytes=direct_bytes),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=int(_STOP_S),
+        )
+    )
+
+
 @asynccontextmanager
 async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator[Serving]:
     """Serve an entered gateway for the length of the block; leaving it ends every lease.
@@ -61,35 +84,23 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
         ConfigError: the address cannot be listened at.
     """
     # Here: where the address is taken, uvicorn would end the program.
-    listener = _listen(config)
+    listener = listen(config.host, config.port)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     async with anyio.create_task_group() as tasks:
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
         connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                http=protocol(app, connections, direct_bytes=config.max_request_bytes),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_graceful_shutdown=int(_STOP_S),
-            )
-        )
+        server = http_server(app, app, connections, direct_bytes=config.max_request_bytes)
         stopped = anyio.Event()
 
-        async def listen() -> None:
+        async def serve() -> None:
             try:
                 await server.serve(sockets=[listener])
             finally:
                 stopped.set()
 
-        tasks.start_soon(listen)
+        tasks.start_soon(serve)
         tasks.start_soon(leases.sweep)
         tasks.start_soon(connections.sweep)
         await tasks.start(_hold_sessions, app)
@@ -114,17 +125,18 @@ async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> Non
         await anyio.sleep_forever()
 
 
-def _listen(config: ServeConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises `ConfigError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Or a restart would find the port taken by connections of the old program, for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
+        listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        problem = f"cannot listen at {config.host} port {config.port}: {error.strerror or error}"
+        problem = f"cannot listen at {host} port {port}: {error.strerror or error}"
         raise ConfigError(problem, key="--port", remedy="name another one; 0 takes a free one") from error
     listener.setblocking(False)
     return listener
