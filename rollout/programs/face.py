@@ -25,6 +25,7 @@ from rollout.programs.conversation import Answer as Said
 from rollout.programs.conversation import Refusal, Unreadable, Waiting
 from rollout.programs.dialects.chat import Chat
 from rollout.programs.dialects.dialect import Dialect, Event, Json
+from rollout.programs.process import Homes
 from rollout.programs.seat import Seat
 from rollout.programs.world import world_of
 from rollout.types import Message
@@ -66,6 +67,7 @@ class Face:
 
     def __init__(self) -> None:
         self._placed: dict[str, _Placed] = {}
+        self._homes = Homes()
         listener = listen("127.0.0.1", 0)
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         connections = Connections(receive_s=_RECEIVE_S, unadmitted=_UNADMITTED)
@@ -76,8 +78,8 @@ class Face:
 
     @classmethod
     @asynccontextmanager
-    async def placed(cls, seat: Seat, *, events_s: float) -> AsyncGenerator[Addresses]:
-        """Addresses of a trajectory for the length of the block, on the worker's endpoint.
+    async def placed(cls, seat: Seat, *, events_s: float) -> AsyncGenerator[tuple[Addresses, Homes]]:
+        """Addresses of a trajectory for the length of the block, on the worker's endpoint, and its programs' homes.
 
         Args:
             events_s: Pause between the events that keep a program waiting for an answer.
@@ -90,7 +92,7 @@ class Face:
             face._placed[key] = _Placed(seat, world, events_s)
             try:
                 address = f"{face._url}/p/{key}"
-                yield Addresses(model_url=f"{address}/v1", model_key=key, mcp_url=f"{address}/mcp")
+                yield Addresses(model_url=f"{address}/v1", model_key=key, mcp_url=f"{address}/mcp"), face._homes
             finally:
                 del face._placed[key]
                 if not face._placed:
@@ -106,6 +108,7 @@ class Face:
             for task in (serving, sweeping):
                 task.cancel()
             await asyncio.wait([serving, sweeping])
+            await self._homes.close()
 
     # As `Site`.
 

@@ -14,6 +14,7 @@ from rollout.environment.config import Environment
 from rollout.loop.turns import Turns
 from rollout.programs.face import Addresses
 from rollout.programs.played import Ended, check_chain, context_tokens, play_program
+from rollout.programs.process import Homes
 from rollout.types import Message
 
 log = structlog.get_logger(__name__)
@@ -63,7 +64,7 @@ class Function:
         check_chain(environment, self.use)
 
     async def play(self, turns: Turns) -> None:
-        async def run(addresses: Addresses) -> Ended:
+        async def run(addresses: Addresses, _: Homes) -> Ended:
             offered = Offered(
                 model_url=addresses.model_url,
                 model_key=addresses.model_key,

@@ -15,6 +15,7 @@ from rollout.errors import AgentError
 from rollout.loop.limits import Limits
 from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.programs.face import Addresses, Face
+from rollout.programs.process import Homes
 from rollout.programs.seat import Seat
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ class Ended:
 
 
 async def play_program(
-    turns: Turns, run: Callable[[Addresses], Awaitable[Ended]], *, events_s: float, close_s: float
+    turns: Turns, run: Callable[[Addresses, Homes], Awaitable[Ended]], *, events_s: float, close_s: float
 ) -> None:
     """Play the trajectory by what `run` does with the addresses, until it returns or the trajectory is over.
 
@@ -45,15 +46,18 @@ async def play_program(
     """
     seat, ended, has_ended = Seat(turns), list[Ended](), anyio.Event()
 
-    async def beside(addresses: Addresses) -> None:
-        ended.append(await run(addresses))
+    async def beside(addresses: Addresses, homes: Homes) -> None:
+        ended.append(await run(addresses, homes))
         seat.end()
         has_ended.set()
 
     try:
         # The endpoint ends after the program: what the program still asks is answered, by a refusal.
-        async with Face.placed(seat, events_s=events_s) as addresses, anyio.create_task_group() as tasks:
-            tasks.start_soon(beside, addresses)
+        async with (
+            Face.placed(seat, events_s=events_s) as (addresses, homes),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(beside, addresses, homes)
             try:
                 await seat.serve(tasks)
             except TrajectoryOver:
