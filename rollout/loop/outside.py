@@ -95,6 +95,8 @@ class OutsideCalls:
             result = await self._session.call(name, arguments)
         finally:  # also where the world breaks or the trajectory ends: the call may have taken effect
             shown = show(result, tool=name, config=self._context.environment.results, tokens=self._context.tokens)
+            if shown.images:  # a program passes on text
+                shown = Shown(text=result.text)
             event = ToolEvent.of(self._calls[at], result, shown, self._server(name))
             event.began_at, event.wait_s = began_at, max(0.0, time.perf_counter() - began - event.elapsed_s)
             # The policy did not write these: a program in JavaScript, for one, rounds integers beyond 2^53.

@@ -25,6 +25,8 @@ from rollout.programs.conversation import Answer as Said
 from rollout.programs.conversation import Refusal, Unreadable, Waiting
 from rollout.programs.dialects.chat import Chat
 from rollout.programs.dialects.dialect import Dialect, Event, Json
+from rollout.programs.dialects.messages import Messages
+from rollout.programs.dialects.responses import Responses
 from rollout.programs.process import Homes
 from rollout.programs.seat import Seat
 from rollout.programs.world import world_of
@@ -32,12 +34,15 @@ from rollout.types import Message
 
 log = structlog.get_logger(__name__)
 
-DIALECTS: Mapping[str, Dialect] = MappingProxyType({"chat/completions": Chat()})
+DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {"chat/completions": Chat(), "responses": Responses(), "messages": Messages()}
+)
 """By the end of the path."""
 MODEL, SMALL = "policy", "policy-small"
 """Names of models. The second is for what a program asks beside its conversation."""
 _MOST_BYTES = 32 << 20
 """Longest request: a conversation of a long context, images excluded."""
+_BYTES_PER_TOKEN = 4
 _RECEIVE_S, _UNADMITTED, _STOP_S = 30.0, 1024, 5.0
 _FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
 """The one of each running event loop, while trajectories of programs are played there."""
@@ -140,6 +145,8 @@ class Face:
         dialect = DIALECTS.get(name)
         if dialect is not None and scope["method"] == "POST":
             await _Exchange(placed, dialect, receive, send).run()
+        elif name == "messages/count_tokens":  # an estimate, by which programs plan
+            await _respond(send, 200, {"input_tokens": await _length(receive) // _BYTES_PER_TOKEN})
         elif name == "models":
             models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
             await _respond(send, 200, {"object": "list", "data": models, "has_more": False})
@@ -202,11 +209,11 @@ class _Exchange:
             begun = begun or await self._begin()
             await self._event(self._dialect.waiting(body))
         if not isinstance(waiting.outcome, Said):
-            error = self._dialect.error(waiting.outcome or self._placed.seat.refusal)
+            refusal = waiting.outcome or self._placed.seat.refusal
             if not begun:
-                await _respond(self._send, 400, error)
+                await _respond(self._send, 400, self._dialect.error(refusal))
                 return
-            await self._event(("error", error))
+            await self._event(self._dialect.failed(refusal, body))
         else:
             begun = begun or await self._begin()
             for event in self._dialect.events(waiting.outcome.without(had), body):
@@ -225,6 +232,14 @@ class _Exchange:
         await self._send(
             {"type": "http.response.body", "body": b"%sdata: %s\n\n" % (head, to_json(data)), "more_body": True}
         )
+
+
+async def _length(receive: Receive) -> int:
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), bool(message.get("more_body"))
+    return size
 
 
 async def _respond(send: Send, status: int, document: Any) -> None:

@@ -11,14 +11,12 @@ from mcp_types import (
     INVALID_REQUEST,
     CallToolRequestParams,
     CallToolResult,
-    ImageContent,
     ListToolsResult,
     TextContent,
     Tool,
 )
 
 from rollout.programs.seat import Seat
-from rollout.types import Shown
 
 _CALL_IDS = ("callId", "claudecode/toolUseId")
 """In `_meta`: where programs write the id of the model's call."""
@@ -27,8 +25,8 @@ _CALL_IDS = ("callId", "claudecode/toolUseId")
 def world_of(seat: Seat, *, most_bytes: int) -> StreamableHTTPSessionManager:
     """The server of one trajectory, which has no sessions: what it keeps is the world's.
 
-    A call's result is what the built-in agent would show the policy, without structured content: programs differ in
-    which of the two they show.
+    A call's result is the text that the built-in agent would show the policy. Programs differ in whether they show
+    structured content in its place, and images are not in the requests that are read here.
     """
 
     async def tools(context: Any, params: Any) -> ListToolsResult:
@@ -45,15 +43,7 @@ def world_of(seat: Seat, *, most_bytes: int) -> StreamableHTTPSessionManager:
         if outcome is None:
             raise MCPError(code=INVALID_REQUEST, message=seat.over or "the trajectory is over")
         shown, is_error = outcome
-        return CallToolResult(content=[*_images(shown), TextContent(type="text", text=shown.text)], is_error=is_error)
+        return CallToolResult(content=[TextContent(type="text", text=shown.text)], is_error=is_error)
 
     server: Server[Any] = Server("world", on_list_tools=tools, on_call_tool=call)
     return StreamableHTTPSessionManager(server, stateless=True, json_response=True, max_request_body_size=most_bytes)
-
-
-def _images(shown: Shown) -> list[ImageContent]:
-    found: list[ImageContent] = []
-    for url in shown.images:
-        kind, _, data = url.removeprefix("data:").partition(";base64,")
-        found.append(ImageContent(type="image", data=data, mime_type=kind))
-    return found

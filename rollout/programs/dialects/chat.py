@@ -8,7 +8,7 @@ from typing import cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable, normalised
-from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, most_tokens, text_of
+from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, invalid, most_tokens, text_of
 
 
 class Chat:
@@ -52,8 +52,10 @@ class Chat:
         return "", {**_head(body, "chat.completion.chunk"), "choices": []}
 
     def error(self, refusal: Refusal) -> Json:
-        code = "context_length_exceeded" if refusal.is_length else None
-        return {"error": {"message": refusal.problem, "type": "invalid_request_error", "param": None, "code": code}}
+        return {"error": invalid(refusal)}
+
+    def failed(self, refusal: Refusal, body: Json) -> Event:
+        return "", self.error(refusal)
 
 
 def _message(given: Json) -> Json:
@@ -83,7 +85,6 @@ def _reason(answer: Answer) -> str:
 
 
 def _head(body: Json, kind: str) -> Json:
-    # One id for all chunks of an answer: a client that compares them takes others for another answer.
     return {
         "id": f"chatcmpl-{uuid4().hex}",
         "object": kind,

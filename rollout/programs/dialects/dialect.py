@@ -47,6 +47,10 @@ class Dialect(Protocol):
         """A refusal as the body of a 400."""
         ...
 
+    def failed(self, refusal: Refusal, body: Json) -> Event:
+        """A refusal in a stream that has begun."""
+        ...
+
     @property
     def done(self) -> bytes:
         """What ends a stream, after the events."""
@@ -74,6 +78,12 @@ def ignored(body: Mapping[str, Any]) -> list[str]:
     if body.get("n") not in (None, 1):
         raise Unreadable("a trajectory has one answer to each request: leave n out")
     return [name for name in _UNUSED if body.get(name) is not None]
+
+
+def invalid(refusal: Refusal) -> Json:
+    """A refusal as OpenAI's endpoints put it."""
+    code = "context_length_exceeded" if refusal.is_length else None
+    return {"message": refusal.problem, "type": "invalid_request_error", "param": None, "code": code}
 
 
 def most_tokens(*given: Any) -> int | None:
