@@ -43,6 +43,13 @@ class Answer:
         rest = replace(self, text=text, thinking="", calls=tuple(call for call in self.calls if call.id not in had))
         return rest if rest.text or rest.calls else self
 
+    def at(self, path: str, other: str) -> Answer:
+        """With another path in place of one."""
+        if not other:
+            return self
+        calls = [replace(call, arguments=call.arguments.replace(path, other)) for call in self.calls]
+        return replace(self, text=self.text.replace(path, other), calls=tuple(calls))
+
     def covers(self, message: Message) -> bool:
         """Whether a message is a part of it, as a program keeps it."""
         had = [call["id"] for call in message.get("tool_calls") or ()]

@@ -42,36 +42,31 @@ MODEL, SMALL = "policy", "policy-small"
 """Names of models. The second is for what a program asks beside its conversation."""
 _MOST_BYTES = 32 << 20
 """Longest request: a conversation of a long context, images excluded."""
-_BYTES_PER_TOKEN = 4
+HOME = "/home/rollout-program"
 _RECEIVE_S, _UNADMITTED, _STOP_S = 30.0, 1024, 5.0
 _FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
 """The one of each running event loop, while trajectories of programs are played there."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Addresses:
-    """What a program is given."""
+@dataclass(eq=False, slots=True)
+class Placed:
+    """A trajectory at the endpoint."""
 
-    model_url: str
-    """Base address of a model endpoint, as OpenAI's clients take it: it ends in `/v1`."""
-    model_key: str
-    """What to send as its API key; the address has it, too."""
-    mcp_url: str
-    """The trajectory's world, over streamable HTTP."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
     seat: Seat
     world: StreamableHTTPSessionManager
+    homes: Homes
     events_s: float
+    key: str
+    url: str
+    home: str = ""
+    """The program's directory; `HOME` in its place in what the policy reads, so that siblings have the same prompts."""
 
 
 class Face:
     """The endpoint: an ASGI application, and the `Site` of its connections."""
 
     def __init__(self) -> None:
-        self._placed: dict[str, _Placed] = {}
+        self._placed: dict[str, Placed] = {}
         self._homes = Homes()
         listener = listen("127.0.0.1", 0)
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -83,27 +78,26 @@ class Face:
 
     @classmethod
     @asynccontextmanager
-    async def placed(cls, seat: Seat, *, events_s: float) -> AsyncGenerator[tuple[Addresses, Homes]]:
-        """Addresses of a trajectory for the length of the block, on the worker's endpoint, and its programs' homes.
+    async def placed(cls, seat: Seat, *, events_s: float) -> AsyncGenerator[Placed]:
+        """A place for a trajectory on the worker's endpoint, for the length of the block.
 
         Args:
             events_s: Pause between the events that keep a program waiting for an answer.
         """
-        loop = asyncio.get_running_loop()
-        face = _FACES.setdefault(loop, cls()) if loop not in _FACES else _FACES[loop]
-        world = world_of(seat, most_bytes=_MOST_BYTES)
-        key = secrets.token_urlsafe(24)
-        async with world.run():
-            face._placed[key] = _Placed(seat, world, events_s)
-            try:
-                address = f"{face._url}/p/{key}"
-                yield Addresses(model_url=f"{address}/v1", model_key=key, mcp_url=f"{address}/mcp"), face._homes
-            finally:
-                del face._placed[key]
-                if not face._placed:
-                    # At once, so that a trajectory that begins meanwhile opens another one.
-                    del _FACES[loop]
-                    await face._close()
+        loop, key = asyncio.get_running_loop(), secrets.token_urlsafe(24)
+        # Taken, and given up below, without an `await` in between: an endpoint without a trajectory is closing.
+        if loop not in _FACES:
+            _FACES[loop] = cls()
+        face, world = _FACES[loop], world_of(seat, most_bytes=_MOST_BYTES)
+        placed = face._placed[key] = Placed(seat, world, face._homes, events_s, key, f"{face._url}/p/{key}")
+        try:
+            async with world.run():
+                yield placed
+        finally:
+            del face._placed[key]
+            if not face._placed:
+                del _FACES[loop]
+                await face._close()
 
     async def _close(self) -> None:
         self._server.should_exit = True
@@ -117,7 +111,7 @@ class Face:
 
     # As `Site`.
 
-    def admit(self, request: Request) -> tuple[_Placed, str]:
+    def admit(self, request: Request) -> tuple[Placed, str]:
         """The trajectory of a request, and the rest of its path."""
         _, _, rest = request.target.partition(b"?")[0].decode("latin-1").partition("/p/")
         key, _, path = rest.partition("/")
@@ -145,8 +139,6 @@ class Face:
         dialect = DIALECTS.get(name)
         if dialect is not None and scope["method"] == "POST":
             await _Exchange(placed, dialect, receive, send).run()
-        elif name == "messages/count_tokens":  # an estimate, by which programs plan
-            await _respond(send, 200, {"input_tokens": await _length(receive) // _BYTES_PER_TOKEN})
         elif name == "models":
             models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
             await _respond(send, 200, {"object": "list", "data": models, "has_more": False})
@@ -158,7 +150,7 @@ class Face:
 class _Exchange:
     """One request for an answer of the model."""
 
-    def __init__(self, placed: _Placed, dialect: Dialect, receive: Receive, send: Send) -> None:
+    def __init__(self, placed: Placed, dialect: Dialect, receive: Receive, send: Send) -> None:
         self._placed, self._dialect, self._receive, self._send = placed, dialect, receive, send
 
     async def run(self) -> None:
@@ -179,9 +171,12 @@ class _Exchange:
             return
         await waiting.done.wait()
         if isinstance(waiting.outcome, Said):
-            await _respond(self._send, 200, dialect.document(waiting.outcome.without(had), body))
+            await _respond(self._send, 200, dialect.document(self._rest(waiting.outcome, had), body))
         else:
             await _respond(self._send, 400, dialect.error(waiting.outcome or seat.refusal))
+
+    def _rest(self, answer: Said, had: Message | None) -> Said:
+        return answer.without(had).at(HOME, self._placed.home)
 
     async def _body(self) -> Json | None:
         parts: list[bytes] = []
@@ -194,7 +189,8 @@ class _Exchange:
             size, more = size + len(parts[-1]), bool(message.get("more_body"))
             if size > _MOST_BYTES:
                 raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
-        body: Any = json.loads(b"".join(parts))
+        raw, home = b"".join(parts), self._placed.home.encode()
+        body: Any = json.loads(raw.replace(home, HOME.encode()) if home else raw)
         if not isinstance(body, dict):
             raise Unreadable("the request is not a JSON object")
         return cast("Json", body)
@@ -216,7 +212,7 @@ class _Exchange:
             await self._event(self._dialect.failed(refusal, body))
         else:
             begun = begun or await self._begin()
-            for event in self._dialect.events(waiting.outcome.without(had), body):
+            for event in self._dialect.events(self._rest(waiting.outcome, had), body):
                 await self._event(event)
             await self._send({"type": "http.response.body", "body": self._dialect.done, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
@@ -232,14 +228,6 @@ class _Exchange:
         await self._send(
             {"type": "http.response.body", "body": b"%sdata: %s\n\n" % (head, to_json(data)), "more_body": True}
         )
-
-
-async def _length(receive: Receive) -> int:
-    size, more = 0, True
-    while more:
-        message = await receive()
-        size, more = size + len(message.get("body", b"")), bool(message.get("more_body"))
-    return size
 
 
 async def _respond(send: Send, status: int, document: Any) -> None:

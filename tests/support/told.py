@@ -22,7 +22,7 @@ from gateway.leases.session import Session
 from rollout.environment.task import Origin, Task
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
-from rollout.programs.function import Offered
+from rollout.programs.program import Offered
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore, read_traces
 from rollout.types import Completion, FinishReason, Policy
@@ -134,7 +134,7 @@ async def played(
         return model
 
     worlds = servers or desk(notes)
-    own = agent or {"use": "rollout.programs.function:Function", "with": {"use": f"told:{run}"}}
+    own = agent or {"use": "rollout.programs.program:Function", "with": {"use": f"told:{run}"}}
     reward = {"server": "desk"} if servers is None else {}
     made = environment(worlds, agent=own, **{"reward": reward, **fields})
     async with opened(made, worlds) as gateway:

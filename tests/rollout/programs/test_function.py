@@ -34,7 +34,7 @@ def kinds(trace: Trace) -> list[list[MarkKind]]:
 
 @pytest.mark.parametrize("options", [{}, {"stream": True}, {"mode": "legacy"}, {"mode": "2026-07-28"}])
 async def test_a_program_plays_and_every_id_is_what_the_engine_saw(tmp_path: Path, options: dict[str, object]) -> None:
-    agent = {"use": "rollout.programs.function:Function", "with": {"use": "told:plain", "arguments": options}}
+    agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:plain", "arguments": options}}
     made = await played(tmp_path, THREE, agent=agent)
     trace = made.trace
     assert trace.failure is None and trace.stop_reason is StopReason.ANSWERED
@@ -120,7 +120,7 @@ async def test_a_program_that_raises_after_a_turn_is_scored(tmp_path: Path) -> N
 
 async def test_a_limit_ends_a_program_with_a_refusal_and_the_trajectory_is_scored(tmp_path: Path) -> None:
     limits = Limits(response_tokens=100_000, assistant_turns=2)
-    agent = {"use": "rollout.programs.function:Function", "with": {"use": "told:persistent", "arguments": {"most": 5}}}
+    agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:persistent", "arguments": {"most": 5}}}
     made = await played(tmp_path, THREE, agent=agent, limits=limits)
     assert made.trace.stop_reason is StopReason.TURN_LIMIT and made.trace.reward is not None
     assert [status for status, _ in told.SEEN] == [200, 200, 400, 400, 400]

@@ -50,7 +50,7 @@ async def test_a_program_plays_in_a_directory_that_its_siblings_have_under_the_s
             tasks.start_soon(one, number)
     assert outcomes == [(None, StopReason.ANSWERED, 0, [("plum", 3.0)])] * 3
     assert played_at[0] == played_at[1] == played_at[2]
-    assert "mcp-rollout-home" in told.tokenizer_for("hermes").decode(played_at[0])
+    assert "In /home/rollout-program, HOME /home/rollout-program" in told.tokenizer_for("hermes").decode(played_at[0])
 
 
 @pytest.mark.parametrize("how", ["hang", "ignore"])
