@@ -62,7 +62,7 @@ class Names:
 
     def has_url(self, url: str) -> bool:
         name = host_of(url)
-        return name in self._names or (not self._is_loopback and _is_address(name))
+        return name in self._names or (not self._is_loopback and is_address(name))
 
 
 def host_of(url: str) -> str:
@@ -75,10 +75,11 @@ def host_of(url: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
-    return host in LOOPBACK or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    return host in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """Whether a host is an IP address and not a name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -93,7 +93,7 @@ class Forwarding:
         return await self._link.channel.send(session, stamped, headers, call, on_progress if wanted else None)
 
     def _error_of_the_server(self, error: Exception, call: InFlightCall) -> Json | None:
-        """The error that the server answered with; None where there was no answer."""
+        """The error that the server answered with; None if there was no answer."""
         # A transport's error in place of an answer that could not be used is not the server's answer.
         if not isinstance(error, MCPError) or isinstance(error.error.data, GatewayAnswer):
             return None

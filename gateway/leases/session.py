@@ -15,8 +15,8 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.any_connection import AnyConnection, LocalConnection, OutgoingCall
-from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
+from gateway.connection.connection import AnyConnection, Connection
+from gateway.connection.in_flight import Answerer, InFlightCall, OutgoingCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending, caused_by_policy
@@ -84,7 +84,7 @@ class Session:
         """Whether a reset makes these servers fit for another trajectory: no call failed or is still running."""
         return self._sending.healthy(servers)
 
-    def connection(self, server: str) -> LocalConnection:
+    def connection(self, server: str) -> Connection:
         """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
         return self._sending.local(server)
 

@@ -15,8 +15,7 @@ from pydantic_core import to_json
 
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.event_stream import EventStream
-from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
 from gateway.transport.link import Link
@@ -128,7 +127,7 @@ class HttpCalls(OwnChannel):
     async def _read_events(
         self, connection: HttpConnection, events: EventStream, request: Json | None, lasts: float | None
     ) -> Json | None:
-        """Handle the messages of a stream up to the response; None where the stream ends without one.
+        """Handle the messages of a stream up to the response; None if the stream ends without one.
 
         Args:
             request: None for the server's own stream, whose responses are passed over.
@@ -177,7 +176,7 @@ class HttpCalls(OwnChannel):
     async def _followed(
         self, events: EventStream, request: Json | None, delivery: Delivery, lasts: float | None
     ) -> Json | None:
-        """The response in what goes on after `events.last_id`; None where the server does not resume it.
+        """The response in what goes on after `events.last_id`; None if the server does not resume it.
 
         What happens to these requests says nothing about whether the call ran: `Delivery.sent` is the post's alone.
 

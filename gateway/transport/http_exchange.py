@@ -229,7 +229,7 @@ class Exchanges:
     ) -> str | None:
         """Where to send a request again after this answer: to another place, or to the same one with another token.
 
-        None where the answer counts. Raises `HttpFault` as `open`.
+        None if the answer counts. Raises `HttpFault` as `open`.
         """
         target = redirected(method, url, answer.status, answer.header(b"location"))
         if target is not None:

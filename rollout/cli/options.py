@@ -17,9 +17,8 @@ from gateway.config.models import GatewayConfig
 from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
 from rollout.cli.output import Console, json_visible
-from rollout.doctor.fidelity import TokenCounter
 from rollout.environment.config import Environment, environment_file, load_environment
-from rollout.tokens.chat_template import read_chat_template
+from rollout.tokens.chat_template import ChatTemplate, read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
@@ -126,14 +125,10 @@ def template_text(tokenizer: str | None, chat_template: Path | None) -> str | No
     return read_chat_template(chat_template, key="--chat-template")
 
 
-def load_counter(tokenizer: str | None, chat_template: Path | None) -> TokenCounter | None:
+def load_counter(tokenizer: str | None, chat_template: Path | None) -> ChatTemplate | None:
     """Load what counts a tool's tokens; None where no tokenizer is given. Raises ConfigError: it cannot be read."""
     text = template_text(tokenizer, chat_template)
-    if tokenizer is None:
-        return None
-    from rollout.tokens.counting import ToolTokenCounter
-
-    return ToolTokenCounter(tokenizer, chat_template=text)
+    return None if tokenizer is None else ChatTemplate(tokenizer, chat_template=text)
 
 
 def print_json(record: Any) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from gateway.connection.any_connection import LocalConnection
+from gateway.connection.connection import Connection
 from gateway.errors import ServesWorlds
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
@@ -82,7 +82,7 @@ class Play:
             pass
 
     async def score(self) -> Score | None:
-        """Return the final score; None where no server scores."""
+        """Return the final score; None if no server scores."""
         server = self._environment.reward.server
         return None if server is None else await calls.score(self._session, server, self.messages)
 
@@ -116,7 +116,7 @@ class CheckSetup:
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
 
-    connections: set[LocalConnection] = field(default_factory=set[LocalConnection])
+    connections: set[Connection] = field(default_factory=set[Connection])
     """Those of all leases so far."""
 
     @asynccontextmanager
@@ -135,7 +135,7 @@ class CheckSetup:
                         self.connections.add(session.connection(server))
 
     async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
-        """Return the expert's turns; None where there is no expert."""
+        """Return the expert's turns; None if there is no expert."""
         tasks = self.environment.tasks
         if tasks is None or not session.has(Role.EXPERT, tasks.server):
             return None
@@ -206,7 +206,7 @@ def _text(result: ToolResult) -> str:
 
 
 def difference(one: object, other: object) -> str | None:
-    """Describe where two observations first differ; None where they are equal."""
+    """Describe where two observations first differ; None if they are equal."""
     for left, right in zip_longest(_leaves(one, ""), _leaves(other, "")):
         if left != right:
             where, _ = left or right or ("", None)

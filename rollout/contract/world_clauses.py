@@ -54,7 +54,7 @@ async def expert(setup: CheckSetup) -> str:
 
 
 def beyond_limits(turns: Sequence[Turn], limits: LimitsConfig) -> str | None:
-    """Describe how a script exceeds the environment's own limits; None where it keeps them."""
+    """Describe how a script exceeds the environment's own limits; None if it keeps them."""
     made = [len(turn.calls or ()) for turn in turns]
     for needed, allowed, key in (
         (len(turns), limits.assistant_turns or DEFAULT_ASSISTANT_TURNS, "assistant_turns"),

@@ -22,11 +22,11 @@ from rollout.loop.agent import build_agent
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.group import Group, leaf_of
-from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits, cancellations
 from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import TrainersReward, score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
+from rollout.loop.seal import check_context
 from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,15 +18,14 @@ from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
-from rollout.loop.generation import sample
-from rollout.loop.lending import check_context
-from rollout.loop.limits import Limits
+from rollout.loop.limits import Limits, is_time_over, shielded
 from rollout.loop.outside import OutsideCalls
-from rollout.loop.seal import Seal
+from rollout.loop.seal import Seal, check_context, lent_context
+from rollout.loop.thinking import generate
 from rollout.loop.user import User
 from rollout.trace.events import Mark, MarkKind, ToolEvent
 from rollout.trace.record import StopReason, Trace, assistant_message
-from rollout.types import Completion, Message, Parsed, Policy, Shown, TurnSession
+from rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
 
 T = TypeVar("T")
 
@@ -484,3 +484,45 @@ def _require(holds: object, otherwise: str) -> None:
     """Raises AgentError where the agent's call has no meaning now."""
     if not holds:
         raise AgentError(otherwise)
+
+
+async def sample(
+    trace: Trace, policy: Policy, context: Context, filters: Filters, *, max_tokens: int | None = None
+) -> Parsed:
+    """Generate once, append the ids exactly as sampled, and apply the filters.
+
+    The trajectory ends with a generation that was aborted or exceeded its time, and with one that the length limit cut
+    before a readable call: part of a sentence is neither an answer nor a message to a user.
+
+    Args:
+        max_tokens: a bound on this turn beside the trajectory's.
+    """
+    thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
+    most = most if max_tokens is None else min(most, max_tokens)
+    began_at, began = time.time(), time.monotonic()
+    with context.spans.generation(trace, most):
+        with lent_context(trace):
+            completion = await generate(
+                policy,
+                tokens,
+                trace.context,
+                max_tokens=most,
+                turn=len(trace.turns),
+                thinking=thinking.tokens_per_turn,
+            )
+        generate_s = time.monotonic() - began
+        # Shielded, so that what was sampled is recorded where the time ran out during the generation.
+        parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
+        edit = tokens.completion(trace.context, completion.ids)
+        turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
+    turn.began_at, turn.generate_s = began_at, generate_s
+    filters.judge(trace, completion, parsed)
+    # A filter's stop reason has precedence over the two limits: it says what the policy did. Filters skip aborted
+    # completions.
+    if completion.finish_reason is FinishReason.ABORT:
+        trace.stop_reason = StopReason.ABORTED
+    elif is_time_over():
+        trace.stop_reason = trace.stop_reason or StopReason.TIME_LIMIT
+    elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
+        trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
+    return parsed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,11 +19,10 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
-from gateway.serve.server import http_server, listen
 from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import BEARER, Answer, NotAdmitted, Request
-from rollout.programs.conversation import Answer as Said
-from rollout.programs.conversation import Refusal, Unreadable, Waiting
+from mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
+from mcp_wire.http_server import http_server
+from rollout.programs.conversation import Answer, Refusal, Unreadable, Waiting
 from rollout.programs.dialects.chat import Chat
 from rollout.programs.dialects.dialect import Dialect, Event, Json
 from rollout.programs.dialects.messages import Messages
@@ -43,7 +43,7 @@ MODEL, SMALL = "policy", "policy-small"
 _MOST_BYTES = 32 << 20
 """Longest request: a conversation of a long context, images excluded."""
 HOME = "/home/rollout-program"
-_RECEIVE_S, _UNADMITTED, _STOP_S = 30.0, 1024, 5.0
+_BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 5.0
 _FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
 """The one of each running event loop, while trajectories of programs are played there."""
 
@@ -68,10 +68,10 @@ class Face:
     def __init__(self) -> None:
         self._placed: dict[str, Placed] = {}
         self._homes = Homes()
-        listener = listen("127.0.0.1", 0)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         connections = Connections(receive_s=_RECEIVE_S, unadmitted=_UNADMITTED)
-        self._server = http_server(self, self, connections)
+        self._server = http_server(self, self, connections, stop_s=_STOP_S)
         # Clients wait in the listener's backlog until it is served.
         self._tasks = [asyncio.ensure_future(self._server.serve(sockets=[listener]))]
         self._tasks.append(asyncio.ensure_future(connections.sweep()))
@@ -119,7 +119,7 @@ class Face:
         if placed is None:
             # 400, which programs do not repeat: also for the key of a trajectory that has ended.
             problem = {"error": {"message": "there is no such trajectory", "type": "invalid_request_error"}}
-            raise NotAdmitted(Answer(400, to_json(problem)))
+            raise NotAdmitted(DirectAnswer(400, to_json(problem)))
         return placed, path
 
     def may_answer(self, request: Request) -> bool:
@@ -170,12 +170,12 @@ class _Exchange:
             await self._stream(waiting, had, body)
             return
         await waiting.done.wait()
-        if isinstance(waiting.outcome, Said):
+        if isinstance(waiting.outcome, Answer):
             await _respond(self._send, 200, dialect.document(self._rest(waiting.outcome, had), body))
         else:
             await _respond(self._send, 400, dialect.error(waiting.outcome or seat.refusal))
 
-    def _rest(self, answer: Said, had: Message | None) -> Said:
+    def _rest(self, answer: Answer, had: Message | None) -> Answer:
         return answer.without(had).at(HOME, self._placed.home)
 
     async def _body(self) -> Json | None:
@@ -204,7 +204,7 @@ class _Exchange:
                 break
             begun = begun or await self._begin()
             await self._event(self._dialect.waiting(body))
-        if not isinstance(waiting.outcome, Said):
+        if not isinstance(waiting.outcome, Answer):
             refusal = waiting.outcome or self._placed.seat.refusal
             if not begun:
                 await _respond(self._send, 400, self._dialect.error(refusal))

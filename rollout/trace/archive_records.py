@@ -32,7 +32,7 @@ def record_of(row: Row, segments: list[Row]) -> Row:
     """One record from its row and its segments."""
     *earlier, last = segments
     by_turn = {name: _by_turn(row[name]) for name in ("calls", "user_replies", "marks", *_EVENTS)}
-    texts = [_text_of(message) for message in row["messages"]]
+    texts = [message["content"] or "" for message in row["messages"]]
     turns = [
         _turn(generation, {name: found[generation["turn"]] for name, found in by_turn.items()}, texts)
         for generation in row["generations"]
@@ -131,10 +131,6 @@ def _message(row: Row, calls: list[Row], by_turn: dict[int, list[Row]]) -> Row:
 
 def _id(key: str, call: Row) -> Row:
     return {} if call["id"] is None else {key: call["id"]}
-
-
-def _text_of(message: Row) -> str:
-    return message["content"] or ""
 
 
 def _reward(row: Row) -> Row | None:

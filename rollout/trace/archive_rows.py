@@ -26,7 +26,9 @@ def row_of(trace: Trace) -> Row:
     outside = [(-1, trace.server_events)]
     received = [*outside, *((number, turn.server_events) for number, turn in enumerate(trace.turns))]
     return selectable(trace) | {
-        "reward_parts": _numbers(trace.reward.parts) if trace.reward else None,
+        "reward_parts": [{"name": name, "value": value} for name, value in trace.reward.parts.items()]
+        if trace.reward
+        else None,
         "reward_turns": trace.reward.turns if trace.reward else None,
         "tools": trace.task.tools,
         "later_tools": trace.task.later_tools,
@@ -85,7 +87,7 @@ def selectable(trace: Trace) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the messages of a trace's turns are: indexes into `messages`; None where there is none."""
+    """Where the messages of a trace's turns are: indexes into `messages`; None if there is none."""
 
     assistants: list[int | None]  # [turns]
     first_calls: list[int]
@@ -223,10 +225,6 @@ def _text_apart(blocks: list[Any]) -> tuple[list[Any], str | None]:
 
 def _text(content: str | list[Any]) -> str:
     return content if isinstance(content, str) else _text_apart(content)[1] or ""
-
-
-def _numbers(parts: dict[str, float]) -> list[Row]:
-    return [{"name": name, "value": value} for name, value in parts.items()]
 
 
 def _json(value: Any) -> str:

@@ -156,7 +156,7 @@ class Mark:
     kind: MarkKind
     detail: str = ""
     action: FilterAction | None = None
-    """The action of the filter that matched; None where no filter is involved."""
+    """The action of the filter that matched; None if no filter is involved."""
 
 
 def _repeats(text: str, structured: dict[str, Any] | None) -> bool:

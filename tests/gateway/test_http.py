@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ConnectTimeout, DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
 from gateway.leases.opening import Openings
-from gateway.transport.target import open_target
 
 pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]
@@ -282,7 +281,7 @@ async def test_a_start_that_is_cancelled_is_no_server_without_tools() -> None:
         url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
         tasks.start_soon(listener.serve, keep)
         with anyio.fail_after(5):
-            async with anyio.create_task_group() as starting, Openings(config(url), open_target) as openings:
+            async with anyio.create_task_group() as starting, Openings(config(url)) as openings:
                 starting.start_soon(start, openings)
                 await connected.wait()
                 openings.tasks.cancel_scope.cancel()

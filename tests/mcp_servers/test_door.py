@@ -20,7 +20,7 @@ from raw_clients import ENVELOPE, MODERN, call, raw_http, request
 
 from gateway import Gateway, GatewayConfig
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 
 TOKEN = "0123456789abcdef0123"
 PROGRAM = f"""
@@ -93,7 +93,7 @@ async def test_only_the_token_admits_at_an_address_of_other_machines() -> None:
 
 
 async def test_the_token_is_not_in_the_environment_of_what_a_server_starts() -> None:
-    from mcp_servers.kit.direct.door import Door
+    from mcp_servers.kit.direct.http import Door
 
     variables = {"MCP_SERVER_TOKEN": TOKEN, "PATH": "/bin"}
     Door("0.0.0.0", variables)
