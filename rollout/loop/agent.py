@@ -33,6 +33,21 @@ class Agent(Protocol):
 
 
 @runtime_checkable
+class Versioned(Protocol):
+    """An agent of software that the package does not come with."""
+
+    def version(self) -> str:
+        """What run records name it by; may start a program."""
+        ...
+
+
+def agent_settings(environment: Environment) -> dict[str, str]:
+    """What a run record says of the environment's agent. May start a program: not for an event loop."""
+    agent: object = build_agent(environment)
+    return {"program": agent.version()} if isinstance(agent, Versioned) else {}
+
+
+@runtime_checkable
 class Checks(Protocol):
     """An agent that cannot play every environment."""
 

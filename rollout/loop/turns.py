@@ -266,18 +266,21 @@ class Turns:
             self._trace.turns[-1].marks.append(Mark(kind=MarkKind.REWRITTEN, detail=why))
             self._reopen(self._context.tokens.prompt(self._line, tools))
 
-    async def hear(self, results: Mapping[int, str], said: str = "") -> None:
+    async def hear(self, results: Mapping[int, str], said: str = "", *, changed: str = "") -> None:
         """Give the policy what a program answers its last turn with.
 
         Args:
             results: What the policy reads of each call, by its position in the turn.
             said: A user's message; empty for none.
+            changed: What of the turn the program changed.
         """
         await self._admit()
         with self._operation():
             _require(self._heads and self._unanswered, "hear() needs an unanswered turn")
             _require(results or said or self._calls, "hear() needs something that the policy reads")
             self._pending = self._heads[-1].calls.settle(results)
+            if changed:
+                self._trace.turns[-1].marks.append(Mark(kind=MarkKind.CAME_BACK_CHANGED, detail=changed))
             if said:
                 self._trace.turns[-1].agent_message = said
                 self._pending.append({"role": "user", "content": said})

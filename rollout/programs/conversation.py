@@ -11,6 +11,9 @@ import anyio
 from rollout.programs.history import Told
 from rollout.types import Message
 
+_MOST_CHANGES = 1000
+"""Characters."""
+
 
 class Unreadable(Exception):
     """A request that cannot be answered; the text says what to change."""
@@ -42,6 +45,15 @@ class Answer:
         text = "" if message["content"] == self.text else self.text
         rest = replace(self, text=text, thinking="", calls=tuple(call for call in self.calls if call.id not in had))
         return rest if rest.text or rest.calls else self
+
+    def changed_to(self, message: Message) -> str:
+        """What a program changed that tells it anew; empty for nothing."""
+        changes: list[str] = []
+        for call, back in zip(self.calls, message.get("tool_calls") or (), strict=False):
+            again = back["function"]
+            own = {"name": call.name, "arguments": call.arguments}
+            changes += [f"{what} {told!r} as {again[what]!r}" for what, told in own.items() if told != again[what]]
+        return "; ".join(changes)[:_MOST_CHANGES]
 
     def at(self, path: str, other: str) -> Answer:
         """With another path in place of one."""

@@ -6,6 +6,7 @@ import inspect
 import re
 import shutil
 import signal
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import yaml
 
 from gateway.config.pydantic_errors import near
 from gateway.config.user_code import import_function
+from gateway.config.variables import child_env
 from gateway.errors import ConfigError, innermost
 from rollout.environment.config import Environment
 from rollout.environment.sections import Strategy
@@ -38,6 +40,7 @@ _PLACES: tuple[str, ...] = (
     *("mcp.url", "prompt", "system", "home", "context_tokens"),
 )
 _MOST_TOLD = 4096
+_VERSION_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,9 +212,21 @@ class Program(_Played):
     def check(self, environment: Environment) -> None:
         """As `rollout.loop.agent.Checks`."""
         super().check(environment)
+        if self.preset is None:
+            _warn_of_own_tools(self._name)
         if shutil.which(self._name) is None:
             remedy = "install it, or give its path; `make programs` installs those of the presets"
             raise ConfigError(f"no program {self._name!r}", file=environment.file, key="agent.with", remedy=remedy)
+
+    def version(self) -> str:
+        """As `rollout.loop.agent.Versioned`."""
+        command = [self._name, "--version"]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_VERSION_S, check=False, env=child_env({}))
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{self._name}: unknown, {error}"
+        said = done.stdout.decode(errors="replace").strip().splitlines()
+        return f"{self._name}: {said[0][:200] if said else f'unknown, status {done.returncode}'}"
 
     async def _run(self, placed: Placed, offered: Offered) -> tuple[str, bool]:
         system = [str(message["content"]) for message in offered.messages if message["role"] == "system"]
@@ -235,6 +250,11 @@ class Program(_Played):
             )
         # A shell or a container's client reports the signal of what it ran.
         return told if status else "", status < 0 or status == 128 + signal.SIGKILL
+
+
+@cache
+def _warn_of_own_tools(name: str) -> None:
+    log.warning("program.own_tools", command=name, remedy="switch its own tools off, or let the command isolate it")
 
 
 @cache

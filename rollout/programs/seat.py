@@ -168,7 +168,9 @@ class Seat:
                 results[position] = str(message["content"])
         text = "\n\n".join(filter(None, said))
         if place.kind is Kind.EXTENSION:
-            await self._turns.hear(results, text)
+            told = self._answered[-1].outcome
+            changed = told.changed_to(messages[place.known - 1]) if isinstance(told, Answer) else ""
+            await self._turns.hear(results, text, changed=changed)
         else:
             await self._turns.go_back(place.turn, results, text)
 

@@ -141,6 +141,8 @@ class MarkKind(StrEnum):
     """The thinking budget closed the thought."""
     UNASKED_CALL = "unasked_call"
     """Calls of a program that the policy did not write; the policy may not have read their results."""
+    CAME_BACK_CHANGED = "came_back_changed"
+    """A program wrote the turn's calls anew; `detail` has each change. The policy reads them as it wrote them."""
     WENT_BACK = "went_back"
     """A program took the conversation up from an earlier turn; `detail` has its number."""
     REWRITTEN = "rewritten"
