@@ -44,16 +44,22 @@ class Engine:
     log: list[tuple[list[int], list[int]]] = field(default_factory=list)
     gate: Callable[[], Any] | None = None
     """Awaited before each generation."""
+    asides: Sequence[str] = ()
+    """What it says to requests without the world's tools, in place of the texts."""
+    beside: list[tuple[list[int], list[int]]] = field(default_factory=list)
+    """The log of these."""
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         read = list(ids)
         if self.gate is not None:
             await self.gate()
         tokenizer = tokenizer_for("hermes")
-        text = self.texts[len(self.log)] if len(self.log) < len(self.texts) else "Nothing more."
-        sampled = respelled(tokenizer, text, random.Random(self.seed * 1000 + len(self.log)))
+        is_beside = bool(self.asides) and "<tools>" not in tokenizer.decode(read)
+        texts, log = (self.asides, self.beside) if is_beside else (self.texts, self.log)
+        text = texts[len(log)] if len(log) < len(texts) else "Nothing more."
+        sampled = respelled(tokenizer, text, random.Random(self.seed * 1000 + len(log)))
         sampled = [*sampled, tokenizer.convert_tokens_to_ids("<|im_end|>")][:max_tokens]
-        self.log.append((read, list(sampled)))
+        log.append((read, list(sampled)))
         logprobs = [-0.25 - at / 1e4 for at in range(len(sampled))]
         return Completion(ids=sampled, logprobs=logprobs, finish_reason=FinishReason.STOP)
 

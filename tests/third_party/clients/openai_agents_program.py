@@ -1,4 +1,4 @@
-"""openai-agents as a program: `... MODEL_URL MCP_URL DIALECT HOW PROMPT`, with DIALECT chat or responses, HOW whole or streamed."""
+"""openai-agents as a program: `... MODEL_URL MCP_URL (chat|responses) (whole|streamed) PROMPT`."""
 
 import asyncio
 import sys
