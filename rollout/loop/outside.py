@@ -50,6 +50,7 @@ class OutsideCalls:
         """The world's calls that may still be made."""
         self._own = [at for at in self._sent if at not in self._open and calls[at].name in own]
         trace.add_calls(self._calls, [self._unmade(at) for at in range(self._written)])
+        self._made = 0
         self.is_settled = self.is_logged = False
         """Whether the policy's next turn reads them; whether their messages are in the trace."""
 
@@ -80,8 +81,9 @@ class OutsideCalls:
             GatewayError: the world broke.
         """
         at = self._position(name, arguments, position)
-        if at is None and len(self._calls) - self._written >= self._most:
+        if at is None and self._made >= self._most:
             return Shown(text=self._too_many.text), True
+        self._made += 1
         if at is None:
             at = len(self._calls)
             self._calls.append(Call(name=name, arguments=arguments))

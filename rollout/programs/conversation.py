@@ -11,6 +11,8 @@ import anyio
 from rollout.programs.history import Told
 from rollout.types import Message
 
+MODEL, SMALL = "policy", "policy-small"
+"""Names of models. The second is for what a program asks beside its conversation."""
 _MOST_CHANGES = 1000
 """Characters."""
 

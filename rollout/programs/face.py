@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
 from mcp_wire.http_server import http_server
-from rollout.programs.conversation import Answer, Refusal, Unreadable, Waiting
+from rollout.programs.conversation import MODEL, SMALL, Answer, Refusal, Unreadable, Waiting
 from rollout.programs.dialects.chat import Chat
 from rollout.programs.dialects.dialect import Dialect, Event, Json
 from rollout.programs.dialects.messages import Messages
@@ -38,12 +38,10 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {"chat/completions": Chat(), "responses": Responses(), "messages": Messages()}
 )
 """By the end of the path."""
-MODEL, SMALL = "policy", "policy-small"
-"""Names of models. The second is for what a program asks beside its conversation."""
 _MOST_BYTES = 32 << 20
 """Longest request: a conversation of a long context, images excluded."""
 HOME = "/home/rollout-program"
-_BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 5.0
+_BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 1.0
 _FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
 """The one of each running event loop, while trajectories of programs are played there."""
 

@@ -27,7 +27,8 @@ from rollout.environment.config import Environment
 from rollout.environment.sections import Strategy
 from rollout.errors import AgentError
 from rollout.loop.turns import TrajectoryOver, Turns
-from rollout.programs.face import MODEL, SMALL, Face, Placed
+from rollout.programs.conversation import MODEL, SMALL
+from rollout.programs.face import Face, Placed
 from rollout.programs.process import Limits, run_process
 from rollout.programs.seat import Seat
 from rollout.types import Message

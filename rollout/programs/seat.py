@@ -10,7 +10,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -18,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from rollout.errors import AgentError
 from rollout.loop.turns import Aside, TrajectoryOver, Turns
-from rollout.programs.conversation import Answer, AnsweredCall, Asked, Refusal, Waiting
+from rollout.programs.conversation import SMALL, Answer, AnsweredCall, Asked, Refusal, Waiting
 from rollout.programs.history import CallIds, History, Kind, Place, Told
 from rollout.trace.record import StopReason
 from rollout.types import Message, Parsed, Shown
@@ -31,15 +30,6 @@ _QUOTED = 32
 """Characters of a text from which on its return is no coincidence."""
 _UNNAMED = "unreadable_call"
 """What a call is called of which not even the name could be read."""
-
-
-@dataclass(eq=False, slots=True)
-class _Call:
-    name: str
-    arguments: dict[str, Any]
-    position: int | None
-    done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: tuple[Shown, bool] | None = None
 
 
 class Seat:
@@ -58,6 +48,7 @@ class Seat:
         self._asides: list[Aside | None] = []
         """Generations beside the conversation; None for those that became turns of it."""
         self._worlds: dict[str, str] = {}
+        self._has_ended = False
         self.over = ""
         """Why there is no further answer; empty while there is."""
         self.ignored: set[str] = set()
@@ -88,6 +79,7 @@ class Seat:
     def end(self) -> None:
         """The program has ended: answer what waits, and no more."""
         self._send.close()
+        self._has_ended = True
 
     def close(self) -> None:
         """Refuse what waits, and what comes."""
@@ -116,8 +108,8 @@ class Seat:
             if earlier.is_repeated_by(told, asked.messages):
                 return earlier, next(iter(asked.messages[len(earlier.told.messages) :]), None)
         waiting = Waiting(asked=asked, told=told)
-        if self.over:
-            waiting.outcome = self.refusal
+        if self.over or self._has_ended:
+            waiting.outcome = self.refusal if self.over else Refusal("the program of this trajectory has ended")
         elif len(self._open) > MOST_WAITING:
             waiting.outcome = Refusal(f"{MOST_WAITING} requests of this trajectory wait already")
         if waiting.outcome is not None:
@@ -133,7 +125,8 @@ class Seat:
         place = self._history.place(waiting.told, asked.messages, self._ids)
         if place.kind is Kind.BESIDE and self._quoted_in(asked.messages):
             place = Place(Kind.REWRITTEN)
-        if place.kind is Kind.BESIDE or (place.kind is Kind.OPENING and self.tools and not asked.tools):
+        is_toolless = place.kind is Kind.OPENING and self.tools and not asked.tools
+        if place.kind is Kind.BESIDE or asked.model == SMALL or is_toolless:
             return await self._beside(waiting)
         await self._take(place, asked)
         parsed = await self._turns.generate(max_tokens=asked.max_tokens)
@@ -236,20 +229,21 @@ class Seat:
         It goes on where the program gives its request up: it may have taken effect.
         """
         position = None if id is None else self._ids.position(id, self._turns.taken - 1)
-        call = _Call(name, arguments, position)
+        done, made = anyio.Event(), list[tuple[Shown, bool]]()
+
+        async def make() -> None:
+            try:
+                made.append(await self._turns.call(name, arguments, position=position))
+            except TrajectoryOver:
+                pass
+            finally:
+                done.set()
+
         if self.over or self._tasks is None:
             return None
-        self._tasks.start_soon(self._call, call)
-        await call.done.wait()
-        return call.outcome
-
-    async def _call(self, call: _Call) -> None:
-        try:
-            call.outcome = await self._turns.call(call.name, call.arguments, position=call.position)
-        except TrajectoryOver:
-            pass
-        finally:
-            call.done.set()
+        self._tasks.start_soon(make)
+        await done.wait()
+        return made[0] if made else None
 
 
 def _calls(answer: Answer) -> list[dict[str, Any]]:

@@ -361,3 +361,81 @@ async def disconnecting(offered: Offered) -> None:
             if not (message := await talk.turn()).get("tool_calls"):
                 return
             await talk.act(message)
+
+
+GATES: dict[str, anyio.Event] = {}
+"""What holds an engine until a program has seen something."""
+
+
+async def watching(offered: Offered, dialect: str) -> None:
+    """Streams, and lets the engine sample once an event has come that keeps it waiting."""
+    async with httpx2.AsyncClient(timeout=30) as http, Client(offered.mcp_url) as world:
+        (tool,) = (await world.list_tools()).tools
+        name, schema, user = tool.name, tool.input_schema, {"role": "user", "content": "Begin."}
+        body: dict[str, Any] = {
+            "chat/completions": {
+                "messages": [user],
+                "tools": [{"type": "function", "function": {"name": name, "parameters": schema}}],
+            },
+            "responses": {"input": [user], "tools": [{"type": "function", "name": name, "parameters": schema}]},
+            "messages": {"messages": [user], "max_tokens": 900, "tools": [{"name": name, "input_schema": schema}]},
+        }[dialect]
+        sent = {"model": "policy", "stream": True, **body}
+        async with http.stream("POST", f"{offered.model_url}/{dialect}", json=sent) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    SEEN.append(json.loads(line.removeprefix("data: ")))
+                    GATES["seen"].set()
+
+
+async def refused(offered: Offered, bodies: list[dict[str, Any]]) -> None:
+    """Asks for what is not given, then plays."""
+    async with conversing(offered) as talk:
+        for body in bodies:
+            response = await talk.post(**body)
+            SEEN.append((response.status_code, response.json()["error"]["message"]))
+        await talk.turn()
+
+
+async def crowding(offered: Offered) -> None:
+    """Has more requests under way than are taken, each with another conversation."""
+    async with conversing(offered) as talk:
+        opening = [*talk.messages]
+
+        async def once(number: int) -> None:
+            more = {"role": "user", "content": f"Number {number}"}
+            response = await talk.post(messages=[*opening, more] if number else opening)
+            SEEN.append(response.status_code)
+            if len(SEEN) == 4:  # as many as are refused
+                GATES["seen"].set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(once, 0)
+            await GATES["begun"].wait()
+            for number in range(1, 21):
+                tasks.start_soon(once, number)
+
+
+async def half_heard(offered: Offered) -> None:
+    """Kept the text of an answer whose stream broke before the call, and asks again with it."""
+    async with conversing(offered) as talk:
+        whole = (await talk.post()).json()["choices"][0]["message"]
+        kept = {"role": "assistant", "content": whole["content"]}
+        rest = (await talk.post(messages=[*talk.messages, kept])).json()["choices"][0]["message"]
+        SEEN.append(rest)
+        talk.messages.append({**kept, "tool_calls": rest["tool_calls"]})
+        await talk.act(rest)
+        await talk.turn()
+
+
+async def rounding(offered: Offered) -> None:
+    """Reads numbers as doubles, as JavaScript does."""
+    async with conversing(offered) as talk:
+        message = await talk.turn()
+        for call in message["tool_calls"]:
+            arguments = json.loads(call["function"]["arguments"])
+            arguments["size"] = float(arguments["size"])
+            call["function"]["arguments"] = json.dumps(arguments)
+        await talk.act(message)
+        await talk.turn()

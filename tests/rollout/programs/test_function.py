@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -141,3 +142,83 @@ async def test_calls_that_the_policy_did_not_write_are_on_record_and_the_harness
     assert "Noted: plum" in read and "Noted: mine" not in read
     assert trace.opening == 2
     assert json.loads(trace.agent.model_dump_json(by_alias=True))["with"]["use"] == "told:free_calls"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "kind"), [("chat/completions", None), ("responses", "response.in_progress"), ("messages", "ping")]
+)
+async def test_a_streaming_program_gets_events_while_the_policy_samples(
+    tmp_path: Path, dialect: str, kind: str | None
+) -> None:
+    told.GATES["seen"] = anyio.Event()
+    engine = Engine(["Said."], gate=told.GATES["seen"].wait)
+    own = {"use": "told:watching", "arguments": {"dialect": dialect}, "events_s": 0.01}
+    made = await played(tmp_path, (), engine=engine, agent=agent(own))
+    assert made.trace.failure is None and made.trace.stop_reason is StopReason.ANSWERED
+    first = told.SEEN[0]
+    assert first.get("type") == kind if kind else first["choices"] == []
+    assert "Said." in json.dumps(told.SEEN[1:])
+
+
+async def test_what_cannot_be_sampled_is_refused_with_what_to_change(tmp_path: Path) -> None:
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    bodies = [{"n": 2}, {"stop": ["x"]}, {"messages": image}, {"max_tokens": 0}, {"messages": None}]
+    own = {"use": "told:refused", "arguments": {"bodies": bodies}}
+    made = await played(tmp_path, ["Done."], agent=agent(own))
+    assert made.trace.failure is None and len(made.engine.log) == 1
+    assert [status for status, _ in told.SEEN] == [400] * 5
+    said = [text for _, text in told.SEEN]
+    assert said[0].endswith("leave n out") and said[1].endswith("leave stop out") and "image_url" in said[2]
+    assert said[3] == "0 is not a number of tokens" and said[4].startswith("the request is malformed")
+
+
+async def test_requests_under_way_have_a_bound(tmp_path: Path) -> None:
+    told.GATES.update(seen=anyio.Event(), begun=anyio.Event())
+
+    async def gate() -> None:
+        told.GATES["begun"].set()
+        await told.GATES["seen"].wait()
+
+    limits = Limits(response_tokens=100_000, assistant_turns=40)
+    made = await played(tmp_path, (), run="crowding", engine=Engine(["Said."], gate=gate), limits=limits)
+    assert sorted(told.SEEN) == [200] * 17 + [400] * 4 and len(made.engine.log) == 17
+
+
+async def test_a_request_has_a_longest_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout.programs.face._MOST_BYTES", 4096)
+    bodies = [{"messages": [{"role": "user", "content": "x" * 5000}]}]
+    own = {"use": "told:refused", "arguments": {"bodies": bodies}}
+    made = await played(tmp_path, ["Done."], agent=agent(own))
+    assert made.trace.failure is None
+    assert told.SEEN == [(400, "the request has more than 4096 bytes")]
+
+
+async def test_a_part_of_an_answer_that_was_kept_is_continued_without_sampling(tmp_path: Path) -> None:
+    made = await played(tmp_path, [THREE[0], "Done."], run="half_heard")
+    (rest,) = told.SEEN
+    assert rest["content"] is None and len(rest["tool_calls"]) == 1
+    assert made.trace.failure is None and len(made.engine.log) == 2 and made.differences() == 0
+    assert len(made.trace.segments) == 1
+
+
+async def test_an_integer_that_a_program_rounds_is_marked(tmp_path: Path) -> None:
+    made = await played(tmp_path, [note('{"text": "a", "size": 12345678901234567890}'), "Done."], run="rounding")
+    (event,) = made.trace.turns[0].tools
+    assert event.server == "desk" and event.arguments["size"] == 12345678901234567890
+    assert event.coerced == {"size": 12345678901234567168.0}
+    assert [mark.kind for mark in made.trace.turns[0].marks] == [MarkKind.CAME_BACK_CHANGED]
+
+
+async def test_calls_of_a_turn_beyond_the_limit_are_not_sent(tmp_path: Path) -> None:
+    limits = Limits(response_tokens=100_000, parallel_calls=1)
+    made = await played(tmp_path, [TWO, "Done."], run="plain", limits=limits)
+    assert made.notes == [("a", 100.0)]
+    assert [event.text for event in made.trace.turns[0].tools] == [
+        "Noted: a",
+        "Not called: at most 1 calls per turn are sent.",
+    ]
+    assert kinds(made.trace)[0] == [MarkKind.NOT_SENT]
+
+
+def agent(own: dict[str, Any]) -> dict[str, Any]:
+    return {"use": "rollout.programs.program:Function", "with": own}

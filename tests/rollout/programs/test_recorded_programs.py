@@ -17,8 +17,8 @@ from rollout.trace.events import MarkKind
 from rollout.trace.record import StopReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
-LIMITS = Limits(response_tokens=400_000, context_tokens=400_000, assistant_turns=40)
-TURNS = 16
+LIMITS = Limits(response_tokens=400_000, context_tokens=400_000, assistant_turns=100)
+TURNS = 56
 NAMES = sorted(path.stem for path in CASSETTES.glob("*.jsonl"))
 REWRITE = {"claude_code", "opencode", "pydantic_ai_chat", "pydantic_ai_messages", "langchain"}
 """Programs that write the arguments of calls anew."""

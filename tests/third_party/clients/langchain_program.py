@@ -12,7 +12,7 @@ async def main(model_url: str, mcp_url: str, prompt: str) -> None:
     client = MultiServerMCPClient({"world": {"transport": "streamable_http", "url": mcp_url}})
     model = ChatOpenAI(model="policy", base_url=model_url, api_key="any")
     agent = create_agent(model, await client.get_tools(), system_prompt="Use the tools.")
-    result = await agent.ainvoke({"messages": [("user", prompt)]}, {"recursion_limit": 100})
+    result = await agent.ainvoke({"messages": [("user", prompt)]}, {"recursion_limit": 1000})
     sys.stdout.write(f"{result['messages'][-1].content}\n")
 
 

@@ -15,11 +15,11 @@ async def main(model_url: str, mcp_url: str, dialect: str, how: str, prompt: str
     async with MCPServerStreamableHttp(params={"url": mcp_url}, client_session_timeout_seconds=60) as world:
         agent = Agent(name="A", instructions="Use the tools.", model=model, mcp_servers=[world])
         if how == "streamed":
-            result = Runner.run_streamed(agent, prompt, max_turns=30)
+            result = Runner.run_streamed(agent, prompt, max_turns=200)
             async for _ in result.stream_events():
                 pass
         else:
-            result = await Runner.run(agent, prompt, max_turns=30)
+            result = await Runner.run(agent, prompt, max_turns=200)
         sys.stdout.write(f"{result.final_output}\n")
 
 
