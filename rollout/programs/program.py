@@ -181,6 +181,7 @@ class Program(_Played):
         stdin: What it reads on its standard input.
         max_memory_mb: Of each of its processes, as of a server's.
         max_cpu_s: Likewise.
+        version_command: Prints the version that run records name; by default the program with `--version`.
     """
 
     preset: str | None = None
@@ -190,6 +191,7 @@ class Program(_Played):
     stdin: str = ""
     max_memory_mb: int | None = None
     max_cpu_s: int | None = None
+    version_command: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         found: Mapping[str, Any] = {} if self.preset is None else preset(self.preset)
@@ -221,7 +223,7 @@ class Program(_Played):
 
     def version(self) -> str:
         """As `rollout.loop.agent.Versioned`."""
-        command = [self._name, "--version"]
+        command = self.version_command or [self._name, "--version"]
         try:
             done = subprocess.run(command, capture_output=True, timeout=_VERSION_S, check=False, env=child_env({}))
         except (OSError, subprocess.TimeoutExpired) as error:
