@@ -48,7 +48,7 @@ def http_server(
     Args:
         stop_s: How long it may take to close connections, in whole seconds.
     """
-    return _Server(
+    return Server(
         uvicorn.Config(
             app,
             http=protocol(site, among, direct_bytes=direct_bytes),
@@ -63,7 +63,7 @@ def http_server(
     )
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn without handlers of its own for signals: the program decides."""
 
     @contextmanager

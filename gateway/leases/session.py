@@ -267,6 +267,10 @@ class Session:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
 
+    def filled(self, value: Any) -> Any:
+        """A value with this trajectory's `${trajectory.id}`, `${trajectory.seed}` and `${lease.dir}`."""
+        return fill(value, trajectory=self.trajectory, seed=self.seed, lease_dir=self.lease_dir)
+
     async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}
 

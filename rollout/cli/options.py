@@ -22,6 +22,9 @@ from rollout.tokens.chat_template import ChatTemplate, read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
+TasksFile = Annotated[
+    Path | None, typer.Option("--tasks", metavar="FILE", help="Tasks from a .jsonl or .parquet file, one on each row.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 EnvironmentsDir = Annotated[
     Path | None,
@@ -116,6 +119,12 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
             raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment") from error
     environment = load_environment(file, environments_dir)
     return Target(config=environment, environment=environment, source=environment.file)
+
+
+def load_with_tasks(name: str, environments_dir: Path | None, tasks: Path | None) -> Environment:
+    """The environment, with the tasks of --tasks if it is given. Raises ConfigError as `load_environment`."""
+    environment = load_environment(name, environments_dir)
+    return environment if tasks is None else environment.with_tasks(tasks)
 
 
 def template_text(tokenizer: str | None, chat_template: Path | None) -> str | None:

@@ -22,6 +22,7 @@ from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
+from rollout.loop.world_calls import prepare
 from rollout.types import Message, shared_beginning
 
 _READS = 12
@@ -128,16 +129,23 @@ class CheckSetup:
             try:
                 if item is not None:
                     await session.reset(item.task)
+                    await prepare(session, item.setup)
                 yield session
             finally:
                 for server in self.environment.servers:
                     with suppress(ServesWorlds):  # whose worlds are on another host
                         self.connections.add(session.connection(server))
 
+    async def renew(self, session: Session, item: ListedTask) -> None:
+        """Reset a session in the middle of its trajectory, and prepare the task's world again if that removed it."""
+        await session.reset(item.task)
+        if any(session.has(Role.RESET, server) for server in self.environment.servers):
+            await prepare(session, item.setup)
+
     async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
         """Return the expert's turns; None if there is no expert."""
         tasks = self.environment.tasks
-        if tasks is None or not session.has(Role.EXPERT, tasks.server):
+        if tasks is None or tasks.server is None or not session.has(Role.EXPERT, tasks.server):
             return None
         return await calls.expert(session, tasks.server, item)
 

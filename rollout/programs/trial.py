@@ -107,9 +107,9 @@ async def try_out(environment: Environment, directory: Path) -> Trial:
 
 async def _scripted(environment: Environment, session: Session, task: Task) -> Policy:
     encode = ByteTokens().encode
-    assert environment.tasks is not None, "the task was listed by it"
-    if session.has(Role.EXPERT, environment.tasks.server):
-        return ScriptedPolicy(await expert_script(session, task, environment.tasks.server), encode, stop=IM_END)
+    server = environment.tasks.server if environment.tasks is not None else None
+    if server is not None and session.has(Role.EXPERT, server):
+        return ScriptedPolicy(await expert_script(session, task, server), encode, stop=IM_END)
     once = await RandomPolicy(session, encode, stop=IM_END, seed=task.seed).generate([], max_tokens=_RESPONSE, turn=0)
     call = ByteTokens().decode(once.ids).removesuffix(IM_END)
     return ScriptedPolicy([call, "Done."], encode, stop=IM_END)

@@ -39,6 +39,8 @@ def record_of(row: Row, segments: list[Row]) -> Row:
     ]
     messages = [_message(message, row["calls"], by_turn["calls"]) for message in row["messages"]]
     count = row["prompt_messages"]
+    world_calls = json.loads(row.get("world_calls") or "{}")
+    made, checks = world_calls.pop("made", []), world_calls.pop("checks", [])
     return {
         "id": row["id"],
         "task": {
@@ -49,7 +51,10 @@ def record_of(row: Row, segments: list[Row]) -> Row:
             "later_tools": row["later_tools"],
             "prompt": messages[:count] if count is not None else json.loads(row["prompt"]),
             "answer": row["answer"],
+            **world_calls,
         },
+        "setup": made,
+        "checks": checks,
         "origin": {name: row[name] for name in (*ORIGIN, "validate")}
         | {"step": -1 if row["step"] is None else row["step"]},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),

@@ -33,6 +33,7 @@ def row_of(trace: Trace) -> Row:
         "tools": trace.task.tools,
         "later_tools": trace.task.later_tools,
         "answer": trace.task.answer,
+        "world_calls": _world_calls(trace),
         "strategy": None if trace.strategy == StrategyRecord() else _json(asdict(trace.strategy)),
         "agent": None if trace.agent is None else trace.agent.model_dump_json(by_alias=True),
         "prompt_messages": len(prompt) if is_begun_by_prompt else None,
@@ -198,6 +199,13 @@ def _segment(segment: Segment) -> Row:
         "images": segment.images,
         "spans": [asdict(span) for span in segment.spans],
     }
+
+
+def _world_calls(trace: Trace) -> str | None:
+    of_task = trace.task.model_dump(mode="json", include={"setup", "check", "verl"}, exclude_defaults=True)
+    made = {"made": list(map(asdict, trace.setup)), "checks": list(map(asdict, trace.checks))}
+    found = of_task | {name: events for name, events in made.items() if events}
+    return _json(found) if found else None
 
 
 def _call(event: ToolEvent) -> Call:

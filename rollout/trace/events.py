@@ -102,6 +102,14 @@ class ToolEvent:
 
 
 @dataclass(kw_only=True)
+class CheckEvent:
+    """One of the row's checks: the call that examined the world, and whether it returned what it must."""
+
+    call: ToolEvent
+    holds: bool
+
+
+@dataclass(kw_only=True)
 class UserEvent:
     """One message of the user simulator."""
 

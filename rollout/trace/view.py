@@ -40,7 +40,9 @@ def render(trace: Trace, *, full: bool = False, boxed: bool = True) -> Renderabl
         Text.assemble((f"{message['role']}  ", "bold blue"), _fold(str(message["content"]), full))
         for message in trace.messages[: trace.opening]
     ]
+    blocks += [_world_call("prepares", event, full) for event in trace.setup]
     blocks += [_turn(number, turn, full, boxed) for number, turn in enumerate(trace.turns, 1)]
+    blocks += [_world_call("holds" if each.holds else "fails", each.call, full) for each in trace.checks]
     blocks.append(_foot(trace))
     return Group(*blocks)
 
@@ -108,6 +110,11 @@ def _tool(event: ToolEvent, full: bool) -> list[Text]:
         Text.assemble(("calls   ", "bold magenta"), (event.name or "(unreadable call)", "magenta"), f" {arguments}"),
         Text.assemble(("        ", ""), (_fold(event.text, full), style)),
     ]
+
+
+def _world_call(what: str, event: ToolEvent, full: bool) -> RenderableType:
+    """A call of the harness, which the policy has not seen."""
+    return Text("\n").join([Text(f"harness: {what}", style="dim"), *_tool(event, full)])
 
 
 def _server_events(events: ServerEvents, full: bool) -> list[Text]:
