@@ -93,7 +93,8 @@ def init(
 ) -> int:
     """Examine servers and write an environment with them, three tasks and a reward.
 
-    The examination is that of `doctor`. Exit status 0 where all servers can be trained against as written, else 1 or 3 as of `doctor`.
+    The examination is that of `doctor`. Exit status 0 where all servers can be trained against as written, else 1 or 3
+    as of `doctor`.
     """
     out = out or Path(servers.stem)
     if out.exists():
