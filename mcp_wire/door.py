@@ -37,8 +37,8 @@ class Holders(Generic[T]):
 class Names:
     """What clients may call a server that listens at `host`.
 
-    At a loopback address these are the loopback names; elsewhere any address and this machine's names, too. A page that
-    has rebound its name's address sends another name.
+    At a loopback address these are itself and the loopback names; elsewhere any address and this machine's names, too.
+    A page that has rebound its name's address sends another name.
 
     Args:
         more: Further names.
@@ -47,7 +47,7 @@ class Names:
     def __init__(self, host: str, more: Iterable[str] = ()) -> None:
         self._is_loopback = is_loopback(host)
         machine = socket.gethostname()
-        own = () if self._is_loopback else (host, machine, machine.partition(".")[0])
+        own = (host,) if self._is_loopback else (host, machine, machine.partition(".")[0])
         self._names = LOOPBACK.union(own, more)
         self._known: dict[bytes, bool] = {}
 

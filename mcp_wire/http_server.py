@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -35,6 +38,37 @@ def protocol(site: Site, among: Connections, *, direct_bytes: int) -> type[async
         direct_bytes: Longest body of a request that is answered directly.
     """
     return type("Connection", (HttpConnection,), {"site": site, "among": among, "direct_bytes": direct_bytes})
+
+
+def http_server(
+    app: Any, site: Site, among: Connections, *, direct_bytes: int = 0, stop_s: float = 5.0
+) -> uvicorn.Server:
+    """uvicorn with these connections, for an ASGI application and the `Site` that admits its requests.
+
+    Args:
+        stop_s: How long it may take to close connections, in whole seconds.
+    """
+    return Server(
+        uvicorn.Config(
+            app,
+            http=protocol(site, among, direct_bytes=direct_bytes),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=int(stop_s),
+        )
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn without handlers of its own for signals: the program decides."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
 
 
 class HttpConnection(HttpToolsProtocol):

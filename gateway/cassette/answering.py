@@ -19,8 +19,7 @@ from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
-from gateway.server_events import ServerEvents
-from gateway.shortened import cut_text
+from gateway.server_events import ServerEvents, cut_text
 from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 
 log = structlog.get_logger(__name__)

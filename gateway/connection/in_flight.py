@@ -14,8 +14,15 @@ import structlog
 from gateway.connection.deadline import Deadline
 from gateway.connection.relay import Relay
 from gateway.errors import GatewayError, RequestRefused
-from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
-from gateway.shortened import cut_text, shortened
+from gateway.server_events import (
+    Notification,
+    NotificationKind,
+    RequestKind,
+    ServerEvents,
+    ServerRequest,
+    cut_text,
+    shortened,
+)
 from gateway.transport.delivery import Delivery
 from gateway.types import TRAJECTORY_META, ToolDefinition
 

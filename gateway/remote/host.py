@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from itertools import count
 from typing import Any, cast
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
@@ -14,6 +13,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from gateway.config.models import ServerConfig
 from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
 from gateway.remote.hosts import HostConfig
 from gateway.remote.names import (
@@ -31,10 +31,10 @@ from gateway.remote.names import (
     Offer,
 )
 from gateway.remote.outcome import HostError
-from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Origin, tls
+from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
+from gateway.transport.http_exchange import Exchanges
 from gateway.transport.messages import read_json
 
 log = structlog.get_logger(__name__)
@@ -209,7 +209,6 @@ def _result(message: Json) -> Json:
 
 Json = dict[str, Any]
 
-_PORTS = {"http": 80, "https": 443}
 _ENVELOPE: Json = {
     PROTOCOL_META: PROTOCOL,
     CLIENT_META: {"name": "mcp-rollout", "version": version("mcp-rollout")},
@@ -219,30 +218,16 @@ _ENVELOPE: Json = {
 
 
 class Posts:
-    """Requests to one host, as many at a time as the gateway may have connections."""
+    """Requests to one host, sent as those to servers: they share connections, descriptors and the rules of HTTP."""
 
     def __init__(self, host: HostConfig, connections: HttpConnections) -> None:
-        self.host, self._connections = host, connections
-        address = urlsplit(host.url)
-        name = address.hostname or ""
-        self._origin = Origin(host.url, address.scheme, name, address.port or _PORTS[address.scheme])
-        self._path = (address.path or "/") + (f"?{address.query}" if address.query else "")
-        given = {name.lower(): value for name, value in host.headers.items()}
+        headers = {name.lower(): value for name, value in host.headers.items()}
         if host.token is not None:
-            given["authorization"] = f"Bearer {host.token.get_secret_value()}"
-        headers = {
-            "host": address.netloc,
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-            # The bound on an answer is one of bytes on the wire, and a compressed one is not read.
-            "accept-encoding": "identity",
-            "mcp-protocol-version": PROTOCOL,
-            **given,
-        }
-        lines = [f"POST {self._path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        if any(end in line for line in lines for end in "\r\n\0"):
-            raise ValueError("a header for the host has a line end in it")
-        self._head = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+            headers["authorization"] = f"Bearer {host.token.get_secret_value()}"
+        bounds = {"max_message_bytes": host.max_message_bytes, "start_timeout_s": host.connect_timeout_s}
+        config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
+        self._exchanges = Exchanges(config, connections=connections)
+        self._exchanges.requests.learn(version=PROTOCOL)
         self._numbers = count(1)
 
     async def post(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[HttpAnswer, Json]:
@@ -257,24 +242,13 @@ class Posts:
             "method": method,
             "params": {**params, "_meta": {**_ENVELOPE, **meta}},
         }
-        body = to_json(message)
-        name = params.get("name", "")
+        headers, name = {"mcp-method": method}, params.get("name")
         # The protocol mirrors method and name into headers; hosts do not need what no header can carry.
-        mirrored = f"mcp-name: {name}\r\n" if isinstance(name, str) and name.isascii() and name.isprintable() else ""
-        head = b"%smcp-method: %s\r\n%scontent-length: %d\r\n\r\n" % (
-            self._head,
-            method.encode(),
-            mirrored.encode() if name else b"",
-            len(body),
-        )
-        return await self._exchange(head + body)
-
-    async def _exchange(self, request: bytes) -> tuple[HttpAnswer, Json]:
-        # With a slot, as posts to servers: both share the gateway's descriptors.
-        connection = await self._connections.take(self._origin, tls, self.host.connect_timeout_s)
+        if isinstance(name, str) and name and name.isascii() and name.isprintable():
+            headers["mcp-name"] = name
+        connection = await self._exchanges.open("POST", headers, to_json(message), Delivery())
+        answer = connection.answer
         try:
-            connection.send(request, answer := HttpAnswer(self.host.max_message_bytes))
-            await connection.arrival()
             while not answer.complete:
                 await connection.arrival()
         finally:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import anyio
 import structlog
-import uvicorn
 from anyio.abc import TaskGroup, TaskStatus
 from pydantic_core import to_json
 
@@ -31,7 +30,7 @@ from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
-from mcp_wire.http_server import protocol
+from mcp_wire.http_server import http_server
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -268,14 +267,6 @@ class Serving:
         await self._leases.drained()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without handlers of its own for signals: the program decides."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 @asynccontextmanager
 async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator[Serving]:
     """Serve an entered gateway for the length of the block; leaving it ends every lease.
@@ -291,19 +282,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
         connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                http=protocol(app, connections, direct_bytes=config.max_request_bytes),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_graceful_shutdown=int(_STOP_S),
-            )
-        )
+        server = http_server(app, app, connections, direct_bytes=config.max_request_bytes, stop_s=_STOP_S)
         stopped = anyio.Event()
 
         async def listen() -> None:
@@ -339,7 +318,8 @@ async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> Non
 
 def _listen(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol, without which asyncio lets small packets wait for those before them.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Or a restart would find the port taken by connections of the old program, for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

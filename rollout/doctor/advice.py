@@ -12,7 +12,7 @@ from rollout.doctor.comparison import Reference
 from rollout.doctor.plan import arguments_to_fill, suggested
 from rollout.doctor.report import Advice, Isolation, IsolationVerdict, ServerReport, Verdict
 from rollout.doctor.throwaway import EntryChanges, Throwaway
-from rollout.doctor.verdict import Visit, determinism, foreign_leak, isolation_of, leak_in, unanswered
+from rollout.doctor.verdict import Visit, determinism, drawn_once, foreign_leak, isolation_of, leak_in, unanswered
 
 _LEAKS, _APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 _STATELESS, _UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN
@@ -162,7 +162,8 @@ def conclude(
     report.flaky += reference.flaky
     report.files = own.changed
     with_directory: tuple[Isolation, EntryChanges] | None = None
-    if directories and throwaway is not None:
+    # Not where a difference between two leases turned out to be random.
+    if directories and throwaway is not None and (own.kept_files or found_own.verdict is IsolationVerdict.LEAKS):
         found = [isolation_of(visit, reference) for visit in directories]
         kept = next((each for each in found if each.verdict is not IsolationVerdict.LEAKS), found[0])
         if kept is not found[0]:
@@ -189,6 +190,8 @@ def conclude(
         failed = [offered[name] for name in unanswered(own, reference) if name in offered]
         report.to_fill = {tool.name: arguments for tool in failed if (arguments := arguments_to_fill(tool))}
     report.notes += [f"not called, {message}" for message in own.script.refused]
+    if shared is not None and (drawn := drawn_once(shared, reference)):
+        report.notes.append(f"{drawn} answered all leases of one process alike, and other processes differently")
     _add_faults(report)
 
 

@@ -20,7 +20,8 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
-from rollout.trace.trained import TrainedSegment, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import TrainedSegment
 from rollout.verl.estimators import columns_of
 from rollout.verl.replay_buffer import BatchChecks
 from rollout.verl.settings import ESTIMATORS, TRAINER_MODE, Settings

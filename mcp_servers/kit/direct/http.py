@@ -186,17 +186,15 @@ class Door:
         if any(len(token) < SHORTEST_TOKEN for token in tokens):
             raise ValueError(f"{TOKEN}: shorter than {SHORTEST_TOKEN} characters (openssl rand -hex 32)")
         self._holders = Holders(dict.fromkeys(tokens, True))
-        # At a loopback address the SDK's application checks both headers.
-        self._names = None if is_loopback(host) else Names(host, variables.get(HOSTS, "").split())
+        self._names = Names(host, variables.get(HOSTS, "").split())
 
     def admit(self, request: Request) -> bool:
         """As `Site.admit`: whoever has a token has the same rights."""
         headers = request.headers
-        if self._names is not None:
-            if not self._names.has(headers.get(b"host", b"")):
-                raise _refusal(421, "Invalid Host header")
-            if b"origin" in headers and not self._names.has_url(headers[b"origin"].decode("latin-1")):
-                raise _refusal(403, "Invalid Origin header")
+        if not self._names.has(headers.get(b"host", b"")):
+            raise _refusal(421, "Invalid Host header")
+        if b"origin" in headers and not self._names.has_url(headers[b"origin"].decode("latin-1")):
+            raise _refusal(403, "Invalid Origin header")
         if self._holders and not self._holders.of(headers):
             raise _refusal(401, NEEDS_TOKEN)
         return True
