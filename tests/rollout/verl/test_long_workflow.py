@@ -86,11 +86,11 @@ class Client:
         from verl.workers.rollout.replica import TokenOutput
 
         text = next(self._texts)
-        if text == "kill":
+        if text.startswith("kill"):
             for child in psutil.Process().children(recursive=True):
                 if "mcp_servers.gsm8k_tools" in child.cmdline():
                     child.kill()
-            text = RIGHT
+            text = COUNT if text == "kill before a call" else RIGHT
         ids = self._tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
         self.contexts.append(list(prompt_ids))
         self.sampled += ids
@@ -210,13 +210,14 @@ async def test_a_reply_is_paid_at_the_turn_that_earned_it(config: DictConfig, mo
     assert output.response_mask[first] == 1 and first < second <= rewards.index(0.5)
 
 
+@pytest.mark.parametrize("text", ["kill", "kill before a call"])
 async def test_a_world_that_breaks_withdraws_the_trajectory(
-    config: DictConfig, model: Path, lock: Path, tmp_path: Path
+    text: str, config: DictConfig, model: Path, lock: Path, tmp_path: Path
 ) -> None:
-    output, _ = await run(config, model, lock, ["kill"])
+    output, _ = await run(config, model, lock, [text, RIGHT])
     assert output == []
     (trace,) = read_traces(tmp_path / "traces")
-    assert trace.failure is not None and len(trace.turns) == 1
+    assert trace.failure is not None and trace.failure.kind != "internal_error" and len(trace.turns) == 1
 
 
 @pytest.mark.parametrize(("length", "turns", "stopped"), [(8192, 2, "turn_limit"), (40, 15, "token_limit")])
