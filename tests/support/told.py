@@ -245,10 +245,12 @@ async def careless(offered: Offered) -> None:
         while (message := await talk.turn()).get("tool_calls"):
             await talk.act(message)
             for call in message["tool_calls"]:
-                with contextlib.suppress(ValueError):
+                try:
                     arguments = json.loads(call["function"]["arguments"])
                     shorter = {key: int(each) if each == 3.0 else each for key, each in arguments.items()}
                     call["function"]["arguments"] = json.dumps(shorter, sort_keys=True)
+                except ValueError:
+                    call["function"].update(name="invalid", arguments='{"tool": "note"}')
             message["content"] = message["content"] or None
             message.pop("reasoning_content", None)
 

@@ -53,9 +53,11 @@ async def test_a_program_plays_and_every_id_is_what_the_engine_saw(tmp_path: Pat
 
 
 async def test_what_a_program_writes_anew_keeps_the_captured_ids(tmp_path: Path) -> None:
-    made = await played(tmp_path, PREFIXED, run="careless")
+    malformed = '<tool_call>\n{"name": "mcp__desk__note", "arguments": {"text": \n</tool_call>'
+    made = await played(tmp_path, [*PREFIXED[:2], malformed, PREFIXED[2]], run="careless")
     assert made.trace.failure is None and made.differences() == 0 and len(made.trace.segments) == 1
-    assert [event.name for turn in made.trace.turns for event in turn.tools] == ["note"] * 3
+    assert [event.name for turn in made.trace.turns for event in turn.tools] == ["note"] * 4
+    assert kinds(made.trace)[2] == [MarkKind.MALFORMED_CALL, MarkKind.VOID, MarkKind.CAME_BACK_CHANGED]
     # The ids are not those that the text would have if it were tokenised again.
     tokenizer = told.tokenizer_for("hermes")
     mine = made.trace.prompt_ids + made.trace.response_ids

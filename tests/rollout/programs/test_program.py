@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import told
-from told import note, played
+from told import Engine, note, played
 from worlds import environment
 
 from gateway.errors import ConfigError
@@ -63,11 +64,22 @@ async def test_a_program_that_hangs_after_the_end_is_ended_and_scored(tmp_path: 
 
 
 async def test_what_a_program_leaves_in_sessions_of_their_own_is_gone_when_it_is_scored(tmp_path: Path) -> None:
-    file = tmp_path / "pids"
-    made = await played(tmp_path, PLAY, agent=odd("fork", str(file)))
-    assert made.trace.failure is None and made.trace.reward is not None
-    pids = list(map(int, file.read_text().split()))
-    assert len(pids) == 2 and all(map(gone, pids))
+    file, begun, done = tmp_path / "pids", anyio.Event(), anyio.Event()
+
+    async def gate() -> None:
+        begun.set()
+        await done.wait()
+
+    async with anyio.create_task_group() as tasks:
+        # Another trajectory goes on meanwhile, and what ends with the worker's last program has not ended.
+        other = Engine(PLAY, gate=gate)
+        tasks.start_soon(partial(played, tmp_path / "other", (), engine=other, agent=odd("plain"), trajectory="f" * 9))
+        await begun.wait()
+        made = await played(tmp_path, PLAY, agent=odd("fork", str(file)))
+        assert made.trace.failure is None and made.trace.reward is not None
+        pids = list(map(int, file.read_text().split()))
+        assert len(pids) == 2 and all(map(gone, pids))
+        done.set()
 
 
 async def test_a_flood_of_output_is_read_and_its_end_is_on_record(tmp_path: Path) -> None:
