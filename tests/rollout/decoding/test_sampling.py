@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
-from rollout.decoding.sampling import Sampling, draw
+from rollout.decoding.sampling import Sampling, draw, uniform
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -30.0])
 
 
 def frequencies(sampling: Sampling, draws: int = 4000) -> list[float]:
-    numbers = random.Random(0)
-    ids, _ = draw(LOGITS.repeat(draws, 1), [sampling] * draws, [numbers.random() for _ in range(draws)])
+    # Half of the numbers are one seed's by position, the others those of many seeds in one position.
+    half = draws // 2
+    uniforms = [uniform(0, position) for position in range(half)] + [uniform(seed, 9) for seed in range(1, half + 1)]
+    ids, _ = draw(LOGITS.repeat(draws, 1), [sampling] * draws, uniforms)
     return [ids.count(token) / draws for token in range(len(LOGITS))]
 
 
