@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollout.environment.config import Environment
 from rollout.environment.sections import ThinkingContext
+from rollout.loop.clock import Clock
 from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
@@ -33,6 +34,7 @@ class Context:
     callable_schemas: Sequence[Mapping[str, Any]]
     """With the task's later tools, which a completion is parsed by."""
     spans: Spans = NO_SPANS
+    clock: Clock = field(default_factory=Clock)
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.

@@ -27,7 +27,7 @@ async def sample(
     """
     thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
     most = most if max_tokens is None else min(most, max_tokens)
-    began_at, began = time.time(), time.monotonic()
+    began_at, began = time.time(), context.clock.time()
     with context.spans.generation(trace, most):
         with lent_context(trace):
             completion = await generate(
@@ -38,7 +38,7 @@ async def sample(
                 turn=len(trace.turns),
                 thinking=thinking.tokens_per_turn,
             )
-        generate_s = time.monotonic() - began
+        generate_s = context.clock.time() - began
         # Shielded, so that what was sampled is recorded where the time ran out during the generation.
         parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
         edit = tokens.completion(trace.context, completion.ids)

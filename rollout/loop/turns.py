@@ -12,6 +12,7 @@ import anyio.lowlevel
 from rollout.environment.task import Task
 from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
+from rollout.loop.clock import Clock
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
 from rollout.loop.generation import sample
@@ -84,6 +85,11 @@ class Turns:
     def limits(self) -> Limits:
         """The bounds that the library keeps; an agent needs them only to plan ahead."""
         return self._context.limits
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the trajectory's time is taken by."""
+        return self._context.clock
 
     @property
     def taken(self) -> int:

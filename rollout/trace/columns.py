@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the layout, in the file's metadata."""
 VERSION_KEY = b"mcp-rollout.traces"
 
@@ -98,6 +98,7 @@ _CONTENT: dict[str, pa.DataType] = {
         trimmed=pa.list_(_SMALL),
         weights_first=_INT,
         weights_last=_INT,
+        attempts=_structs(tokens=_SMALL, weights_version=_INT, seed=_INT),
         began_at=_REAL,
         generate_s=_REAL,
         agent_message=_TEXT,  # what the environment's agent said to the policy after the turn

@@ -153,6 +153,7 @@ class MCPAgentLoop(AgentLoopBase):
             tools=playable.tools,
             group=batch.group,
             trainers_reward=self._verls_reward,
+            clock=WORKER.clock,
         )
 
 
@@ -192,7 +193,7 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
         # As verl does: a row may have its own number.
         leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
         # The tasks that verl starts below inherit the context.
-        group = Group(leaves, str(prompt["uid"]), seed=self._seed)
+        group = Group(leaves, str(prompt["uid"]), seed=self._seed, clock=WORKER.clock)
         batch = Batch(
             step=int(trajectory["step"]),
             validate=validate,
@@ -211,6 +212,13 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
             # Also where the trajectory never began: its siblings may wait for it.
             if group is not None:
                 group.leave(int(row["session_id"]))
+
+    async def engine_held(self, is_held: bool) -> None:
+        """The trainer has taken the engine, or given it back: the clocks of trajectories stand still meanwhile."""
+        if is_held:
+            WORKER.clock.stop()
+        else:
+            WORKER.clock.start()
 
     def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         # verl has the processor read the decoded ids, where a text that spells a placeholder would be one more image.
@@ -256,6 +264,11 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         made = options.remote(self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles)
         self.agent_loop_workers[number] = made
         return made
+
+    def engine_held(self, is_held: bool) -> None:
+        """Tell all workers that the trainer takes the engine, or has given it back; without waiting for them."""
+        for worker in self.agent_loop_workers:
+            worker.engine_held.remote(is_held)
 
     def generate_sequences(self, prompts: TensorDict) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.workers.issue(prompts)
