@@ -24,7 +24,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """A part of a generation that one version of the weights sampled; new weights interrupt it, the next part resumes."""
+    """A part of a generation, sampled by one version of the weights: new weights interrupt, and the next resumes."""
 
     tokens: int
     weights_version: int | None

@@ -43,7 +43,7 @@ class Turn:
     seeds: list[int] = field(default_factory=list[int])
     """The sampling seed of each request, where requests have one."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
-    """How many of the sampled ids each version of the weights sampled, in order; empty where the engine does not say."""
+    """How many ids each version of the weights sampled, in order; empty where the engine's client does not say."""
     began_at: float = 0.0
     """Seconds since 1970 when the generation was requested."""
     generate_s: float = 0.0

@@ -241,6 +241,8 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         self.agent_loop_workers_class = ray.remote(MCPAgentLoopWorker)
         self.statistics_collector = statistics_collector()  # the handle keeps the actor alive as long as the job
         self.shards = held_director(self.config)
+        self.attempt = 0
+        """Of the prompts that are issued next."""
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
@@ -271,4 +273,4 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
             worker.engine_held.remote(is_held)
 
     def generate_sequences(self, prompts: TensorDict) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.workers.issue(prompts)
+        self.workers.issue(prompts, self.attempt)

@@ -1,4 +1,4 @@
-"""verl's client of the asynchronous modes, which interrupt generations for new weights, with a record of each attempt."""
+"""The client of the asynchronous modes, which interrupt generations for new weights: it records each attempt."""
 
 from __future__ import annotations
 

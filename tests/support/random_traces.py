@@ -23,9 +23,8 @@ JSON_OBJECTS = st.dictionaries(
     TEXTS, st.recursive(st.none() | st.booleans() | st.integers() | NUMBERS | TEXTS, st.lists, max_leaves=4), max_size=3
 )
 OPTIONAL_IDS = st.none() | TEXTS
-ATTEMPTS = st.builds(
-    Attempt, tokens=st.integers(1, 9), weights_version=st.none() | st.integers(0, 9), seed=st.none() | st.integers(0, 99)
-)
+OPTIONAL_NUMBERS = st.none() | st.integers(0, 9)
+ATTEMPTS = st.builds(Attempt, tokens=st.integers(1, 9), weights_version=OPTIONAL_NUMBERS, seed=OPTIONAL_NUMBERS)
 
 
 def messages() -> st.SearchStrategy[dict[str, Any]]:

@@ -47,8 +47,8 @@ def test_temperature_zero_takes_the_likeliest_token_with_its_logprob_at_temperat
 )
 def test_truncated_sampling_draws_and_scores_from_the_tokens_it_leaves(sampling: Sampling, kept: list[int]) -> None:
     expected = LOGITS[kept].log_softmax(-1)
-    for uniform in (0.0, 0.2, 0.5, 0.8, 1 - 2**-53):
-        [token], [logprob] = draw(LOGITS[None], [sampling], [uniform])
+    for number in (0.0, 0.2, 0.5, 0.8, 1 - 2**-53):
+        [token], [logprob] = draw(LOGITS[None], [sampling], [number])
         assert token in kept
         assert logprob == pytest.approx(expected[kept.index(token)].item(), abs=1e-6)
 

@@ -1,4 +1,4 @@
-"""The client of the asynchronous modes: every attempt of an interrupted generation, through verl's own resuming loop."""
+"""The client of the asynchronous modes: each attempt of an interrupted generation, through verl's own resuming loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = 7
 
 @dataclass
 class Server:
-    """Replaces an inference server: answers with these tokens, stop reasons and versions, and keeps what it was sent."""
+    """Replaces an inference server: answers with tokens, stop reasons and versions, and keeps what it was sent."""
 
     answers: list[tuple[list[int], str, int]]
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -32,7 +32,9 @@ class Server:
         ids, reason, version = self.answers[len(self.asked)]
         self.asked.append(sampling_params | {"prompt": list(prompt_ids)})
         logprobs = [-float(token) for token in ids]
-        return TokenOutput(token_ids=ids, log_probs=logprobs, stop_reason=reason, extra_fields={"global_steps": version})
+        return TokenOutput(
+            token_ids=ids, log_probs=logprobs, stop_reason=reason, extra_fields={"global_steps": version}
+        )
 
 
 def policy(server: Server, engine: str, monkeypatch: pytest.MonkeyPatch) -> Any:
