@@ -1,7 +1,8 @@
 # pyright: basic
 """verl's checkpoint engine `gloo`: sends weights from the trainer to engines on other devices, over torch's gloo.
 
-Named by `actor_rollout_ref.rollout.checkpoint_engine.{backend: gloo, custom_backend_module: rollout.verl_cpu.gloo_weights}`.
+Named by `backend: gloo` and `custom_backend_module: rollout.verl_cpu.gloo_weights` in
+`actor_rollout_ref.rollout.checkpoint_engine`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 import ray
 import torch
-import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.utils.net_utils import get_free_port
 
 
-@CheckpointEngineRegistry.register("gloo")
+@CheckpointEngineRegistry.register("gloo")  # pyright: ignore[reportAttributeAccessIssue]
 class GlooWeights(CheckpointEngine):
     """Actor rank 0 broadcasts to all workers of the engines; further actor ranks help to gather, and send nothing.
 
@@ -30,7 +31,7 @@ class GlooWeights(CheckpointEngine):
 
     def __init__(self, bucket_size: int, is_master: bool = False, timeout_s: float = 300.0) -> None:
         self._is_master, self._timeout = is_master, datetime.timedelta(seconds=timeout_s)
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
         self._group: Any = None
 
     def prepare(self) -> dict[str, Any]:
@@ -39,7 +40,7 @@ class GlooWeights(CheckpointEngine):
             return {}
         host = ray.util.get_node_ip_address().strip("[]")
         port, _ = get_free_port(host)
-        self._store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=self._timeout)
+        self._store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=self._timeout)
         return {"host": host, "port": port}
 
     @classmethod
@@ -58,9 +59,9 @@ class GlooWeights(CheckpointEngine):
         if rank < 0:
             return
         if self._store is None:
-            self._store = dist.TCPStore(store["host"], store["port"], is_master=False, timeout=self._timeout)
+            self._store = TCPStore(store["host"], store["port"], is_master=False, timeout=self._timeout)
         # Made by hand: torch's default group is the trainer's own.
-        self._group = dist.ProcessGroupGloo(self._store, rank, size, self._timeout)
+        self._group = ProcessGroupGloo(self._store, rank, size, self._timeout)
 
     def finalize(self) -> None:
         self._group = self._store = None

@@ -25,6 +25,8 @@ def _actor_name(replica_rank: int) -> str:
 class TransformersReplica(RolloutReplica):
     """One inference server, next to the training workers that send it their weights or with a worker of its own."""
 
+    server_class = TransformersServer
+
     async def launch_servers(self) -> None:
         """Start the server actor.
 
@@ -36,7 +38,7 @@ class TransformersReplica(RolloutReplica):
         if self.world_size != 1:
             raise ValueError(f"{ROLLOUT_NAME} does not split a model: set tensor_model_parallel_size=1")
         name = _actor_name(self.replica_rank)
-        actor = ray.remote(TransformersServer).options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
+        actor = ray.remote(self.server_class).options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
         server: Any = actor.remote(self.config, self.model_config, self.replica_rank)
         await server.wake_up.remote()  # raises what the constructor raised
         self.servers = [server]
