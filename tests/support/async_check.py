@@ -1,6 +1,6 @@
 """An asynchronous run derived again from the engine's own log and the weights that it was sent.
 
-`problems` shares no code with what it checks: it reads JSON of traces, columns of trained files, the log and the weights.
+`problems` shares no code with what it checks: it reads traces, trained files, the log and the weights as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A CPU engine that keeps the weights of every version, and decodes slowly enough to be interrupted.
 
-Loaded into every verl process with VERL_USE_EXTERNAL_MODULES=watched_engine. It takes the place of the CPU engine, and of
-one that is not ours as `actor_rollout_ref.rollout.name=watched`. It writes `weights_VERSION.pt` beside its engine log.
+Loaded into every verl process with VERL_USE_EXTERNAL_MODULES=watched_engine. It takes the CPU engine's place, and is
+one that is not ours as `actor_rollout_ref.rollout.name=watched`. It writes weights_VERSION.pt beside its engine log.
 """
 
 from __future__ import annotations
