@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,20 @@ def turns_of(run: AsyncRun) -> list[dict[str, Any]]:
 
 def problems(run: AsyncRun) -> list[str]:
     """Everything in which traces or trained samples differ from what the engine did."""
+    run = replace(run, traces=_latest(run.traces))
     return [*_of_traces(run), *_of_training(run), *_of_weights(run)]
+
+
+def _latest(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without attempts that were followed by another, which has the same seeds in the same step."""
+    last = {
+        _key(trace): trace["origin"]["attempt"] for trace in sorted(traces, key=lambda each: each["origin"]["attempt"])
+    }
+    return [trace for trace in traces if trace["origin"]["attempt"] == last[_key(trace)]]
+
+
+def _key(trace: dict[str, Any]) -> tuple[str, int]:
+    return trace["origin"]["uid"], trace["origin"]["sample"]
 
 
 def _of_traces(run: AsyncRun) -> Iterator[str]:
@@ -95,7 +108,9 @@ def _requests(by_seed: dict[int, list[dict[str, Any]]], seed: int) -> list[dict[
     found = by_seed.pop(seed, [])
     while (resumed := _resumed(seed, len(found))) in by_seed:
         found += by_seed.pop(resumed)
-    return found
+    # An attempt whose worker died began with the same prompt.
+    begins = [index for index, each in enumerate(found) if len(each["prompt_ids"]) == len(found[0]["prompt_ids"])]
+    return found[begins[-1] :] if begins else []
 
 
 def _resumed(seed: int, attempt: int) -> int:
