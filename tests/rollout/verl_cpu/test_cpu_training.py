@@ -16,7 +16,7 @@ from verl_run import logged, train
 
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.verl, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 ROWS, SAMPLES, TEMPERATURE = 2, 4, 0.25
