@@ -79,10 +79,15 @@ def _of_traces(run: AsyncRun) -> Iterator[str]:
         if record["token_ids"] and record["sampling_params"]["temperature"]:  # validation takes the likeliest tokens
             by_seed[record["seed"]].append(record)
     traces = [trace for trace in run.traces if not trace["origin"]["validate"]]
-    seeds = Counter(turn["seeds"][0] for trace in traces for turn in trace["turns"])
+    own = {trace["id"]: trace["turns"][_shared(trace) :] for trace in traces}
+    seeds = Counter(turn["seeds"][0] for turns in own.values() for turn in turns)
     yield from (f"seed {seed} of {count} turns" for seed, count in seeds.items() if count > 1)
+    by_id = {trace["id"]: trace for trace in traces}
     for trace in traces:
-        for number, turn in enumerate(trace["turns"]):
+        for number, turn in enumerate(trace["turns"][: _shared(trace)]):
+            if turn["attempts"] != by_id[trace["origin"]["parent"]]["turns"][number]["attempts"]:
+                yield f"trace {trace['id']} turn {number}: not its root's attempts"
+        for number, turn in enumerate(own[trace["id"]], _shared(trace)):
             where, requests = f"trace {trace['id']} turn {number}", _requests(by_seed, turn["seeds"][0])
             context: list[int] = []
             for request in requests:
@@ -98,9 +103,16 @@ def _of_traces(run: AsyncRun) -> Iterator[str]:
             if logprobs != [value for each in requests for value in each["log_probs"]][: len(logprobs)]:
                 yield f"{where}: other log-probabilities than the engine's"
     # What is left was under way when the job ended: of trajectories without a trace.
-    of_traces = {_seed(trace["origin"], turn): trace["id"] for trace in traces for turn in range(_MOST_TURNS)}
+    of_traces = {
+        _seed(trace["origin"], turn): trace["id"] for trace in traces for turn in range(_shared(trace), _MOST_TURNS)
+    }
     for seed in by_seed.keys() & of_traces.keys():
         yield f"trace {of_traces[seed]} lacks a turn that the engine has sampled, with seed {seed}"
+
+
+def _shared(trace: dict[str, Any]) -> int:
+    """Turns that a branch of a tree has from its root."""
+    return trace["strategy"]["shared_turns"] if trace["origin"]["parent"] else 0
 
 
 def _requests(by_seed: dict[int, list[dict[str, Any]]], seed: int) -> list[dict[str, Any]]:

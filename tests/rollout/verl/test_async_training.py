@@ -20,6 +20,7 @@ from verl_run import logged
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(1800)]
 
 ROWS, SAMPLES, STEPS = 4, 8, 4
+STRATEGY = "actor_rollout_ref.rollout.custom.mcp.strategy"
 MODES: dict[str, dict[str, Any]] = {
     # An engine that is not ours, to which each attempt comes with a seed of its own.
     "colocate": {"actor_rollout_ref.rollout.name": "watched"},
@@ -30,6 +31,13 @@ MODES: dict[str, dict[str, Any]] = {
         "actor_rollout_ref.actor.ppo_mini_batch_size": ROWS // 2,
         "algorithm.adv_estimator": "step_grpo",
     },
+    "tree": {
+        f"{STRATEGY}.use": "tree",
+        f"{STRATEGY}.tree.roots": 4,
+        "algorithm.adv_estimator": "tree_grpo",
+    },
+    # A training sample for each turn.
+    "single_turn": {f"{STRATEGY}.use": "single_turn"},
 }
 
 
