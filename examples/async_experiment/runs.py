@@ -37,7 +37,6 @@ _SEPARATE: dict[str, Any] = {
     f"{_ROLLOUT}.checkpoint_engine.custom_backend_module": "rollout.verl_cpu.gloo_weights",
     "ray_kwargs.ray_init.num_gpus": 2,
     "ray_kwargs.ray_init.num_cpus": 14,
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "${data.train_batch_size}",
 }
 
 
@@ -79,10 +78,7 @@ def speed_runs(home: Path, *, scale: float, steps: int = SPEED_STEPS, **more: An
 
 
 def reward_runs(home: Path) -> list[Run]:
-    arms = [
-        ("sync", 0, True),
-        *[("colocate", staleness, corrected) for staleness in (1, 4) for corrected in (True, False)],
-    ]
+    arms = [("sync", 0, True), *[("colocate", stale, corrected) for stale in (1, 4) for corrected in (True, False)]]
     return [
         Run(home=home, mode=mode, staleness=staleness, corrected=corrected, seed=seed)
         for seed in SEEDS
