@@ -31,7 +31,7 @@ REPEATS ?= 3
 # Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
-.PHONY: install third-party doctor-servers clients bfcl sglang areal bench-peers demo demo-control demo-areal experiment docs test test-full lint bench clean
+.PHONY: install third-party doctor-servers clients bfcl sglang areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full lint bench clean
 
 install: $(VENV)/.installed
 
@@ -141,6 +141,10 @@ demo-areal: install areal
 # Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
 experiment: install
 	$(BIN)/python examples/strategies.py
+
+# Speed and reward of the asynchronous modes. Hours on two cores; the same command goes on where it was interrupted.
+experiment-async: install
+	$(BIN)/python examples/asynchronous.py
 
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .

@@ -3,13 +3,13 @@
     python examples/asynchronous.py [--only RUN] [--smoke] [--out outputs/asynchronous]
 
 Speed: five runs of 12 steps, 16 prompts by 4, with generations of lognormal time (median 4 s, 99th percentile 40 s) and
-tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1 and 4,
-with and without correction, three seeds each, 30 steps.
+tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1 and
+4, with and without correction, three seeds each, 30 steps.
 
 About six hours on two idle cores: two for speed, four for reward. The stop rule: steps, seeds and settings are those of
-`async_experiment/runs.py`; no run is prolonged, repeated or left out for its result. One that verl ends with an error begins
-once more, and is then missing in the tables. Every run starts and is kept alone: the same command goes on where it was
-interrupted. `--smoke` takes minutes and shows nothing but that it works.
+`async_experiment/runs.py`; no run is prolonged, repeated or left out for its result. One that verl ends with an error
+begins once more, and is then missing in the tables. Every run starts and is kept alone: the same command goes on where it
+was interrupted. `--smoke` takes minutes and shows nothing but that it works.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def show_reward(runs: Sequence[Run]) -> None:
         half = _T95 * statistics.stdev(values) / len(values) ** 0.5 if len(values) == 3 else float("nan")
         mean = statistics.fmean(values)
         interval = f"{mean - half:.3f} to {mean + half:.3f}"
-        table.add_row(
-            name, f"{mean:.3f}", interval, f"{min(values):.3f}", f"{len(values)}", f"{statistics.fmean(stale):.2f}"
-        )
+        weakest, count = f"{min(values):.3f}", f"{len(values)}"
+        table.add_row(name, f"{mean:.3f}", interval, weakest, count, f"{statistics.fmean(stale):.2f}")
     if arms:
         console.print(table)
 
