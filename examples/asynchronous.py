@@ -8,8 +8,8 @@ tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Rew
 
 About six hours on two idle cores: two for speed, four for reward. The stop rule: steps, seeds and settings are those of
 `async_experiment/runs.py`; no run is prolonged, repeated or left out for its result. One that verl ends with an error
-begins once more, and is then missing in the tables. Every run starts and is kept alone: the same command goes on where it
-was interrupted. `--smoke` takes minutes and shows nothing but that it works.
+begins once more, and is then missing in the tables. Every run starts and is kept alone: the same command goes on where
+it was interrupted. `--smoke` takes minutes and shows nothing but that it works.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from async_check import AsyncRun, problems, read_run
 from async_training import SEPARATE
-from echo_training import JUDGED
-from test_dead_worker_training import AGENT
+from echo_training import ENDING_AGENT, JUDGED
 from verl_run import logged
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
@@ -40,7 +39,7 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A job, and one that goes on from its checkpoint of step 2 in a directory of its own."""
     homes = [tmp_path_factory.mktemp(f"{request.param}_{name}") for name in ("first", "resumed")]
     server = Path(async_training.__file__).with_name("waiting_server.py")
-    (homes[0] / "ending_agent.py").write_text(AGENT)
+    (homes[0] / "ending_agent.py").write_text(ENDING_AGENT)
     found: list[Job] = []
     overrides: dict[str, Any] = {}
     for home in homes:
