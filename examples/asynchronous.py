@@ -3,8 +3,8 @@
     python examples/asynchronous.py [--only RUN] [--smoke] [--out outputs/asynchronous]
 
 Speed: five runs of 12 steps, 16 prompts by 4, with generations of lognormal time (median 4 s, 99th percentile 40 s) and
-tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1 and
-4, with and without correction, three seeds each, 30 steps.
+tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1
+and 4, with and without correction, three seeds each, 30 steps.
 
 About six hours on two idle cores: two for speed, four for reward. The stop rule: steps, seeds and settings are those of
 `async_experiment/runs.py`; no run is prolonged, repeated or left out for its result. One that verl ends with an error

@@ -50,7 +50,7 @@ class Settings(TrainingSettings):
     key = KEY
 
     record_trained: bool = False
-    """Whether the trainer writes what it computed on each token beside the traces; needs our trainer, `mcp_sync`."""
+    """Whether the trainer writes what it computed on each token beside the traces; needs a trainer of ours."""
     worker_start_timeout_s: float = Field(default=600.0, gt=0)
     """How long the replacement of a dead agent worker may take to start; after that the others play its prompts."""
     sampling_seed_key: str | None = None
