@@ -1,4 +1,4 @@
-"""An echo server whose tool answers a trajectory with an odd seed when the engine has got newer weights.
+"""An echo server whose tool answers trajectories with the seed 1 when the engine has got newer weights.
 
     python waiting_server.py DIRECTORY
 
@@ -21,9 +21,9 @@ server.tool()(judge)
 @server.tool()
 async def shout(text: str, ctx: Context, times: int = 1) -> str:
     """Say it louder."""
-    if (ctx.request_context.meta or {})["mcp-rollout/seed"] % 2:
+    if (ctx.request_context.meta or {})["mcp-rollout/seed"] == 1:
         before = _versions()
-        with anyio.fail_after(120):
+        with anyio.fail_after(300):
             while _versions() == before:  # noqa: ASYNC110 - another process writes them
                 await anyio.sleep(0.05)
     return " ".join([text.upper()] * times)
