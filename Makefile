@@ -31,6 +31,9 @@ REPEATS ?= 3
 # Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
+# Whole files in the order of tests/conftest.py, and at the end what took longest.
+PYTEST := --dist loadfile --no-loadscope-reorder --durations 40
+
 .PHONY: install third-party doctor-servers clients bfcl sglang areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full lint bench clean
 
 install: $(VENV)/.installed
@@ -156,10 +159,10 @@ docs: install
 	$(BIN)/mkdocs build --strict
 
 test: lint third-party bfcl
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not full and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
 
 test-full: lint third-party doctor-servers clients bfcl sglang areal
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not gpu" --timeout 1800
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 # The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).

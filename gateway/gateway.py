@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -21,7 +20,6 @@ from gateway.catalogue.resource_tools import made_tool, resource_tools
 from gateway.config.models import GatewayConfig
 from gateway.connection.answerers import check_elicitation
 from gateway.connection.connection import Connection
-from gateway.connection.identity import ServerIdentity
 from gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
 from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
 from gateway.leases.leasing import Leases
@@ -32,8 +30,7 @@ from gateway.logs import configure_logs_by_default
 from gateway.remote.hosts import Hosts
 from gateway.remote.names import OfferedServer
 from gateway.transport.negotiated import Connect
-from gateway.transport.target import open_target
-from gateway.types import Identity, LeaseRequest, ToolDefinition, ToolResult
+from gateway.types import Identity, LeaseRequest, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +85,7 @@ class Gateway:
         self._remotes: list[RemotePool] = []
         self._connect = connect
         started = config if hosts is None else config.model_copy(update={"servers": {}})
-        self._openings = Openings(started, partial(open_target, connect=connect), relay_mode=relay_mode)
+        self._openings = Openings(started, connect, relay_mode=relay_mode)
         self._leases: Leases | None = None
         self._record, self._replay = record, replay
         self._cassette: RecordedLeases | ReplayedLeases | None = None
@@ -230,7 +227,7 @@ class Gateway:
         return min([self.config.max_sessions, *each])
 
     def for_clients(self, config: GatewayConfig, relay_mode: str) -> Gateway | None:
-        """A gateway of its own for MCP clients, not entered; None where the servers are not this gateway's to start."""
+        """A gateway of its own for MCP clients, not entered; None if the servers are not this gateway's to start."""
         if self._hosts is not None or self._replay is not None:
             return None
         return Gateway(config, connect=self._connect, name=self.name, relay_mode=relay_mode)

@@ -232,7 +232,7 @@ class ToolResult:
 
     @property
     def server_s(self) -> float | None:
-        """Seconds that the server worked on the call, from `SERVER_TIME_META`; None where it does not say."""
+        """Seconds that the server worked on the call, from `SERVER_TIME_META`; None if it does not say."""
         seconds = self.meta.get(SERVER_TIME_META)
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
             return float(seconds)
@@ -297,3 +297,14 @@ class LeaseRequest:
         """The tools that may be used once `Session.reveal` names them."""
         later = frozenset(self.later_tools)
         return MappingProxyType({name: tool for name, tool in self.tools.items() if name in later} if later else {})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerIdentity:
+    """`serverInfo` of the handshake, or of a result's `_meta` from 2026-07-28 on."""
+
+    name: str = ""
+    """Empty for a server that does not identify itself."""
+    version: str = ""
+    protocol: str = ""
+    """The protocol version that was negotiated."""

@@ -7,7 +7,7 @@ have run, and whoever asked knows whether asking again has a cost. Bounds in tim
 from __future__ import annotations
 
 import ssl
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,7 +24,7 @@ _BUSY = (429, 502, 503, 504)
 
 _NO_LIMITS = httpx2.Limits()
 
-Answer = TypeVar("Answer", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel)
 
 
 class ApiError(Exception):
@@ -111,21 +111,28 @@ def open_client(
     if api_key:
         headers = {**headers, "authorization": f"Bearer {api_key}"}
     shown = given.copy_with(userinfo=b"", query=None)
-    hiding = _WithQuery(httpx2.AsyncHTTPTransport(verify=tls, limits=limits), given.query) if given.query else None
+    hiding: Completing | None = None
+    if given.query:
+
+        def with_query(request: httpx2.Request) -> None:
+            query = b"&".join(filter(None, (request.url.query, given.query)))
+            request.url = request.url.copy_with(query=query)
+
+        hiding = Completing(httpx2.AsyncHTTPTransport(verify=tls, limits=limits), with_query)
     return httpx2.AsyncClient(
         base_url=shown, headers=headers, auth=auth, timeout=timeout, limits=limits, verify=tls, transport=hiding
     )
 
 
-class _WithQuery(httpx2.AsyncBaseTransport):
-    """Adds the base address's query, which may hold a key, to each request while it is under way."""
+class Completing(httpx2.AsyncBaseTransport):
+    """Adds to each request what no log line may have, such as a key in its address, and only while it is under way."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, query: bytes) -> None:
-        self._inner, self._query = inner, query
+    def __init__(self, inner: httpx2.AsyncBaseTransport, complete: Callable[[httpx2.Request], None]) -> None:
+        self._inner, self._complete = inner, complete
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         shown = request.url
-        request.url = shown.copy_with(query=b"&".join(filter(None, (shown.query, self._query))))
+        self._complete(request)
         try:
             return await self._inner.handle_async_request(request)
         finally:
@@ -161,7 +168,7 @@ async def read(response: httpx2.Response, most_bytes: int) -> bytes:
     return bytes(content)
 
 
-def parsed(model: type[Answer], content: bytes) -> Answer:
+def parsed(model: type[M], content: bytes) -> M:
     """Raises ApiError where the content has another form."""
     try:
         return model.model_validate_json(content)

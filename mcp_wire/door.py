@@ -37,8 +37,8 @@ class Holders(Generic[T]):
 class Names:
     """What clients may call a server that listens at `host`.
 
-    At a loopback address these are the loopback names; elsewhere any address and this machine's names, too. A page that
-    has rebound its name's address sends another name.
+    At a loopback address these are itself and the loopback names; elsewhere any address and this machine's names, too.
+    A page that has rebound its name's address sends another name.
 
     Args:
         more: Further names.
@@ -47,7 +47,7 @@ class Names:
     def __init__(self, host: str, more: Iterable[str] = ()) -> None:
         self._is_loopback = is_loopback(host)
         machine = socket.gethostname()
-        own = () if self._is_loopback else (host, machine, machine.partition(".")[0])
+        own = (host,) if self._is_loopback else (host, machine, machine.partition(".")[0])
         self._names = LOOPBACK.union(own, more)
         self._known: dict[bytes, bool] = {}
 
@@ -62,7 +62,7 @@ class Names:
 
     def has_url(self, url: str) -> bool:
         name = host_of(url)
-        return name in self._names or (not self._is_loopback and _is_address(name))
+        return name in self._names or (not self._is_loopback and is_address(name))
 
 
 def host_of(url: str) -> str:
@@ -75,10 +75,11 @@ def host_of(url: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
-    return host in LOOPBACK or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+    return host in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """Whether a host is an IP address and not a name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`Request` and its `Answer`: what a server reads of an HTTP request, and the ways to answer it without ASGI."""
+"""`Request` and its `DirectAnswer`: what a server reads of an HTTP request, and the ways to answer it without ASGI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STREAM = (
 Headers = list[tuple[bytes, bytes]]
 
 
-class Answer(NamedTuple):
+class DirectAnswer(NamedTuple):
     """An HTTP answer."""
 
     status: int
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 class NotAdmitted(Exception):
     """A request that ends its connection, with this answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: DirectAnswer) -> None:
         super().__init__(answer.status)
         self.answer = answer
 
@@ -125,7 +125,7 @@ class Request:
         """Whether nothing can be sent any more."""
         return self._transport.is_closing()
 
-    def respond(self, answer: Answer) -> None:
+    def respond(self, answer: DirectAnswer) -> None:
         if not self.is_over:
             self.response_started = True
             self._transport.write(answer.encoded(self._own))

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import Answer, Headers, NotAdmitted, Request, Site
+from mcp_wire.http_request import DirectAnswer, Headers, NotAdmitted, Request, Site
 
 _MOST_UNPARSED = 1 << 15
 """Bytes of a head, or of what stands between chunks."""
@@ -37,6 +40,14 @@ def protocol(site: Site, among: Connections, *, direct_bytes: int) -> type[async
     return type("Connection", (HttpConnection,), {"site": site, "among": among, "direct_bytes": direct_bytes})
 
 
+class Server(uvicorn.Server):
+    """uvicorn without handlers of its own for signals: the program decides."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection, its requests answered in their order. Until one is admitted, nothing of its body is kept."""
 
@@ -53,7 +64,7 @@ class HttpConnection(HttpToolsProtocol):
         """What arrives and is to be answered directly."""
         self._running: RequestResponseCycle | None = None
         """What is being answered. `cycle` is what arrived last, and None once it is answered."""
-        self._last: Answer | None = None
+        self._last: DirectAnswer | None = None
         """The answer that ends the connection. What is left of its request is ignored: closed at once, a client that
         still sends might miss the answer."""
         self._is_whole = self._is_written = False
@@ -301,7 +312,7 @@ class HttpConnection(HttpToolsProtocol):
     def _end_with(self, status: int, problem: bytes, *, is_whole: bool = False) -> None:
         self._end(_problem(status, problem), is_whole=is_whole)
 
-    def _end(self, answer: Answer, *, is_whole: bool = False) -> None:
+    def _end(self, answer: DirectAnswer, *, is_whole: bool = False) -> None:
         """End the connection with an answer, in its turn, once its request has arrived."""
         self._last = self._last or answer
         self._is_whole |= is_whole
@@ -319,8 +330,8 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
 
-def _problem(status: int, text: bytes) -> Answer:
-    return Answer(status, text, b"text/plain")
+def _problem(status: int, text: bytes) -> DirectAnswer:
+    return DirectAnswer(status, text, b"text/plain")
 
 
 def _repeats(headers: Headers, names: frozenset[bytes]) -> bool:

@@ -38,7 +38,7 @@ class Diverged(GatewayError):
     """A world that was to repeat a recorded one did not. The leaf of a tree is rolled out again, as a chain.
 
     Args:
-        result: What the call that differed answered now; None where no call did.
+        result: What the call that differed answered now; None if no call did.
     """
 
     def __init__(self, message: str, *, result: ToolResult | None = None) -> None:

@@ -151,7 +151,7 @@ class TokenBuilder(Protocol):
 
     @property
     def thought(self) -> ThoughtMarkers | None:
-        """The markers of the policy's thoughts; None where thoughts are separate messages."""
+        """The markers of the policy's thoughts; None if thoughts are separate messages."""
         ...
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -1,6 +1,7 @@
 """From rows to a GRPO update with the unmodified verl wheel, over stdio servers; every token compared with the engine.
 
-One run serves all tests: three agents share its batches, validation included.
+One run serves all tests: three agents share its batches, validation included. The rollout loses the weights of step 2,
+which step 3 samples with.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from echo_task import CONVERSATION, ENVIRONMENT, echo_row
 from engine_log import derive, read_generations, read_records
 from taught_model import teach
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_run import logged, train
 
 from gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
 
-STEPS, SAMPLES = 2, 2
+STEPS, SAMPLES, TEMPERATURE = 3, 2, 0.5
+SUPPORT = Path(__file__).parent / "support"
 AGENTS = ("mcp_agent", "mcp_agent", "tool_agent", "single_turn_agent")
 
 REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):\n    return 0.5\n"
@@ -69,7 +72,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "data.max_response_length": 320,
         "actor_rollout_ref.model.path": teach(home / "model", CONVERSATION, tools),
         "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "actor_rollout_ref.rollout.name": "dropped_sync",
         "actor_rollout_ref.rollout.n": SAMPLES,
+        "actor_rollout_ref.rollout.temperature": TEMPERATURE,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
         "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
@@ -81,7 +86,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "trainer.logger": "[console,file,tensorboard]",
         "+ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR": home / "tensorboard",
     }
-    done = train(home, overrides)
+    done = train(home, overrides, VERL_USE_EXTERNAL_MODULES="dropped_sync", PYTHONPATH=str(SUPPORT))
     assert done.returncode == 0, done.stdout[-8000:]
     yield Run(
         home,
@@ -136,11 +141,37 @@ def test_thinking_is_in_the_trace_and_in_the_loss(run: Run) -> None:
 
 
 def test_trained_weights_reach_the_engine(run: Run) -> None:
-    assert run.metrics[1]["actor/grad_norm"] > 0
-    assert run.metrics[2]["training/rollout_probs_diff_valid"] == 1
-    assert run.metrics[2]["training/rollout_probs_diff_mean"] < 1e-4
-    versions = {record["origin"]["step"]: record["turns"][0]["weights_version"] for record in run.trained()}
-    assert versions[2][0] > versions[1][0]
+    """Step 1 has the initial weights, of which the server started without a copy; step 2 has trained ones."""
+    for step in (1, 2):
+        assert run.metrics[step]["actor/grad_norm"] > 0
+        assert run.metrics[step]["training/rollout_probs_diff_valid"] == 1
+        assert run.metrics[step]["training/rollout_probs_diff_mean"] < 1e-4
+
+
+def test_a_lost_weight_synchronisation_shows_in_that_number(run: Run) -> None:
+    assert run.metrics[3]["training/rollout_probs_diff_mean"] > 1e-3
+
+
+def test_traces_and_the_engines_log_name_the_weights_of_every_turn(run: Run) -> None:
+    # The lost synchronisation is the one after step 2: step 3 is sampled with the weights of step 1.
+    expected = {1: (0, 0), 2: (1, 1), 3: (1, 1)}
+    for record in run.trained():
+        for turn in record["turns"]:
+            assert tuple(turn["weights_version"]) == expected[record["origin"]["step"]]
+    assert {tuple(generation["weights_version"]) for generation in run.generations} == {(0, 0), (1, 1)}
+
+
+@torch.inference_mode()
+def test_log_probabilities_can_be_derived_again_from_the_model(run: Run) -> None:
+    model = AutoModelForCausalLM.from_pretrained(run.home / "model").eval()
+    first = [record for record in run.trained() if record["origin"]["step"] == 1]
+    for record in first:
+        ids, start = record["prompt_ids"] + record["response_ids"], len(record["prompt_ids"])
+        logits = model(input_ids=torch.tensor([ids])).logits[0, start - 1 : -1]
+        scaled = (logits / TEMPERATURE).log_softmax(-1)
+        expected = scaled.gather(1, torch.tensor(record["response_ids"])[:, None]).squeeze(1)
+        sampled = torch.tensor(record["loss_mask"]).bool()
+        torch.testing.assert_close(torch.tensor(record["logprobs"])[sampled], expected[sampled], atol=1e-5, rtol=1e-5)
 
 
 def test_our_metrics_reach_verls_loggers(run: Run) -> None:

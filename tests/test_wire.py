@@ -65,7 +65,7 @@ async def test_a_waiting_reader_gets_an_item_and_the_end() -> None:
     async def read() -> None:
         found.extend([item async for item in inbox])
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()

@@ -14,14 +14,12 @@ import structlog
 
 from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
-from gateway.connection.any_connection import OutgoingCall
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.in_flight import InFlightCall, OutgoingCall
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
-from gateway.server_events import ServerEvents
-from gateway.shortened import cut_text
+from gateway.server_events import ServerEvents, cut_text
 from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 
 log = structlog.get_logger(__name__)
@@ -172,16 +170,11 @@ def _first_difference(one: Any, other: Any, path: str = "") -> str:
     """Where two JSON values first differ; empty where they are equal."""
     if type(one) is not type(other) or not isinstance(one, dict | list):
         return "" if one == other else path or "the arguments"
-    for name, first, second in _pairs(cast("Any", one), other):
-        if found := _first_difference(first, second, f"{path}.{name}" if path else str(name)):
+    first, second = _members(cast("Any", one)), _members(other)
+    for name in {**first, **second}:  # None stands for what one of them lacks
+        if found := _first_difference(first.get(name), second.get(name), f"{path}.{name}" if path else str(name)):
             return found
     return ""
-
-
-def _pairs(one: Any, other: Any) -> list[tuple[object, Any, Any]]:
-    """The members of two objects, or the items of two lists, with None where one has none."""
-    first, second = _members(one), _members(other)
-    return [(name, first.get(name), second.get(name)) for name in {**first, **second}]
 
 
 def _members(value: Any) -> dict[object, Any]:

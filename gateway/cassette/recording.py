@@ -6,12 +6,12 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.cassette.lines import (
     VERSION,
@@ -27,10 +27,10 @@ from gateway.cassette.lines import (
 )
 from gateway.cassette.reading import SUFFIX
 from gateway.config.models import GatewayConfig
-from gateway.connection.any_connection import OutgoingCall
-from gateway.connection.in_flight import InFlightCall
+from gateway.connection.in_flight import InFlightCall, OutgoingCall
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import ConfigError, Failure, GatewayError, ToolsChanged
+from gateway.leases.leasing import Leases
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
 from gateway.private_files import make_private, private
@@ -95,20 +95,10 @@ def recorded_gateway(
     return read
 
 
-class LiveLeases(Protocol):
-    """What leases running servers: `gateway.leases.leasing.Leases`."""
-
-    def lease(
-        self, request: LeaseRequest, *, sending: Callable[..., Sending] = ...
-    ) -> AbstractAsyncContextManager[Session]:
-        """As `Gateway.lease`; `sending` makes the session's."""
-        ...
-
-
 class RecordedLeases:
     """Live leases, each of which is written to a cassette when it ends."""
 
-    def __init__(self, leases: LiveLeases, recorder: Recorder, gateway: RecordedGateway, config: GatewayConfig) -> None:
+    def __init__(self, leases: Leases, recorder: Recorder, gateway: RecordedGateway, config: GatewayConfig) -> None:
         self._leases, self._recorder, self._name = leases, recorder, gateway.gateway
         self._secrets = CassetteSecrets(config)
         recorder.write([dump(gateway, self._secrets.redact)])
@@ -188,7 +178,7 @@ class _Tape:
         self._running -= 1
         if not self._running:
             for call in self.calls[self._handed_over :]:
-                # None where the call never reached a connection.
+                # None if the call never reached a connection.
                 if call.into is not None:
                     call.into.add(call.events)
             self._handed_over = len(self.calls)

@@ -13,10 +13,11 @@ import structlog
 from gateway.cassette.answering import ReplayedSending
 from gateway.cassette.lines import RecordedGateway, RecordedLease
 from gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
-from gateway.cassette.recording import LiveLeases, RecordedLeases, Recorder, recorded_gateway
+from gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
 from gateway.config.models import GatewayConfig
 from gateway.connection.redaction import CassetteSecrets
 from gateway.errors import ConfigError, ReplayMismatch
+from gateway.leases.leasing import Leases
 from gateway.leases.session import Session
 from gateway.types import LeaseRequest, ToolDefinition, canonical_json
 
@@ -53,7 +54,7 @@ class ReplayedLeases:
         config: GatewayConfig,
         name: str,
         catalogue: Mapping[str, tuple[ToolDefinition, ...]],
-        live: LiveLeases | RecordedLeases | None,
+        live: Leases | RecordedLeases | None,
     ) -> None:
         self._cassette, self._config, self._name, self._live = cassette, config, name, live
         self._secrets = CassetteSecrets(config)
@@ -149,20 +150,20 @@ async def _no_changes(_: Collection[Any]) -> None:
 def cassette_leases(
     name: str,
     config: GatewayConfig,
-    leases: LiveLeases,
+    leases: Leases,
     catalogue: Mapping[str, tuple[ToolDefinition, ...]],
     instructions: Mapping[str, str],
     record: Recorder | None,
     replay: Replay | None,
 ) -> RecordedLeases | ReplayedLeases | None:
-    """The recording, or the replay with live servers behind it; None where there is neither.
+    """The recording, or the replay with live servers behind it; None if there is neither.
 
     Raises:
         ConfigError: the cassette has no such gateway, or other tools than the live servers.
     """
     if record is None and replay is None:
         return None
-    live: LiveLeases | RecordedLeases = leases
+    live: Leases | RecordedLeases = leases
     own = recorded_gateway(name, catalogue, instructions, CassetteSecrets(config))
     if record is not None:
         live = RecordedLeases(leases, record, own, config)

@@ -176,7 +176,13 @@ def check_lock(entries: Sequence[LockEntry], catalogue: Catalogue) -> list[str]:
 
 def compare_locks(before: Sequence[LockEntry], after: Sequence[LockEntry]) -> list[str]:
     """Compare two locks: a readable difference for each tool that `after` changes, adds or removes."""
-    old, new = ({_place(entry): entry.definition for entry in entries} for entries in (before, after))
+    old, new = (
+        {
+            (each.environment or each.source, each.definition.server, each.definition.name): each.definition
+            for each in entries
+        }
+        for entries in (before, after)
+    )
     differences = [f"{_named(place)}: would be lost" for place in old if place not in new]
     for place, definition in new.items():
         locked = old.get(place)
@@ -185,10 +191,6 @@ def compare_locks(before: Sequence[LockEntry], after: Sequence[LockEntry]) -> li
         elif (locked.digest, locked.exposed_name) != (definition.digest, definition.exposed_name):
             differences.append(difference(locked, definition, was="lock", now="server"))
     return differences
-
-
-def _place(entry: LockEntry) -> tuple[str, str, str]:
-    return entry.environment or entry.source, entry.definition.server, entry.definition.name
 
 
 def _named(place: tuple[str, str, str]) -> str:

@@ -26,7 +26,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     """The file's keys and values. Raises `ConfigError`."""
     text = _text(path)
     try:
-        data = _json(text, path) if Path(path).suffix in JSON_SUFFIXES else yaml.load(text, _Loader)
+        data = read_json(text, path) if Path(path).suffix in JSON_SUFFIXES else yaml.load(text, _Loader)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         problem, remedy = f"not valid JSON: {error.msg}", "fix the syntax"
@@ -70,7 +70,13 @@ class _Object(dict[str, Any]):
             self.twice = [name for name in self if names.count(name) > 1]
 
 
-def _json(text: str, path: str | Path) -> Any:
+def read_json(text: str, path: str | Path) -> Any:
+    """The value of a JSON text with comments.
+
+    Raises:
+        ConfigError: a key is there twice.
+        ValueError, RecursionError: it is not JSON.
+    """
     # Replaced by blanks, so that lines and columns in messages are those of the file.
     text = _LAST_COMMA.sub(_blanked, _COMMENT.sub(_blanked, text))
     data = json.loads(text, object_pairs_hook=_Object)

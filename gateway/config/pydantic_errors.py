@@ -121,12 +121,15 @@ def _fields(annotation: Any) -> Any:
     """The fields of the model that an annotation is or includes, by their keys in a file; None if there is none."""
     if get_origin(annotation) is dict:
         return None
-    found = next((each for each in (annotation, *get_args(annotation)) if _is_model(each)), None)
+    found = next(
+        (
+            each
+            for each in (annotation, *get_args(annotation))
+            if isinstance(each, type) and issubclass(each, BaseModel)
+        ),
+        None,
+    )
     return None if found is None else {field.alias or name: field for name, field in found.model_fields.items()}
-
-
-def _is_model(candidate: Any) -> bool:
-    return isinstance(candidate, type) and issubclass(candidate, BaseModel)
 
 
 def _arguments(annotation: Any) -> list[Any]:

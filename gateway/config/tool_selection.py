@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
 from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
@@ -99,19 +101,24 @@ def matches(pattern: str, name: str) -> bool:
 
 
 TRAJECTORY_VARIABLES = frozenset({"trajectory.id", "trajectory.seed"})
-_VARIABLE = re.compile(r"\$\{(trajectory\.(?:id|seed))\}")
+_VARIABLE = re.compile(r"\$\{(trajectory\.id|trajectory\.seed|lease\.dir)\}")
 
 
-def fill(value: Any, *, trajectory: str, seed: int) -> Any:
-    """The value of a fixed argument in one trajectory; the string `${trajectory.seed}` alone becomes a number."""
+def fill(value: Any, *, trajectory: str, seed: int, lease_dir: Path | None = None) -> Any:
+    """An argument in one trajectory; the string `${trajectory.seed}` alone becomes a number.
+
+    Args:
+        lease_dir: of the trajectory; without one, `${lease.dir}` stays as it is.
+    """
     if isinstance(value, str):
         if value == "${trajectory.seed}":
             return seed
         known = {"trajectory.id": trajectory, "trajectory.seed": str(seed)}
-        return _VARIABLE.sub(lambda match: known[match.group(1)], value)
+        known |= {} if lease_dir is None else {"lease.dir": str(lease_dir)}
+        return _VARIABLE.sub(lambda match: known.get(match.group(1), match.group()), value)
+    again = partial(fill, trajectory=trajectory, seed=seed, lease_dir=lease_dir)
     if isinstance(value, Mapping):
-        items = cast("Mapping[str, Any]", value).items()
-        return {name: fill(inner, trajectory=trajectory, seed=seed) for name, inner in items}
+        return {name: again(inner) for name, inner in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list):
-        return [fill(inner, trajectory=trajectory, seed=seed) for inner in cast("list[Any]", value)]
+        return [again(inner) for inner in cast("list[Any]", value)]
     return value

@@ -1,9 +1,13 @@
-"""Import user code that a server entry, an environment file or an option names as `MODULE:NAME`."""
+"""Import user code that a server entry, an environment file or an option names as `MODULE:NAME` or `FILE.py:NAME`."""
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
@@ -12,13 +16,13 @@ from gateway.errors import ConfigError
 
 
 def import_user_module(name: str, *, key: str, file: str | None = None) -> ModuleType:
-    """Import a module.
+    """Import a module, or a file `FILE.py`, which is executed once.
 
     Raises:
         ConfigError: there is no such module, or it raises when it is imported.
     """
     try:
-        return import_module(name)
+        return _import_file(Path(name)) if name.endswith(".py") else import_module(name)
     except (Exception, SystemExit) as error:  # the boundary of a user's module, which may also call `sys.exit`
         remedy = "correct the module"
         # Not where a module that this one imports is missing: then PYTHONPATH is not to blame for it.
@@ -26,6 +30,21 @@ def import_user_module(name: str, *, key: str, file: str | None = None) -> Modul
             remedy = _remedy(str(error.name))
         problem = f"cannot import {name}: {type(error).__name__}: {error}"
         raise ConfigError(problem, file=file, key=key, remedy=remedy) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"{path.stem}_{hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # of a path that ends in .py
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:  # a half of a module is not found the next time
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _remedy(missing: str) -> str:
@@ -39,7 +58,7 @@ def _remedy(missing: str) -> str:
 
 
 def import_function(path: str, *, key: str, file: str | None = None) -> Callable[..., object]:
-    """The callable `MODULE:NAME`.
+    """The callable `MODULE:NAME` or `FILE.py:NAME`.
 
     Raises:
         ConfigError: there is none.

@@ -115,7 +115,7 @@ def result(reply: chat_api.Completion, config: SamplingConfig) -> dict[str, Any]
 
 
 def sampling_answerer(config: GatewayConfig) -> Answerer | None:
-    """The configured model; None where there is none."""
+    """The configured model; None if there is none."""
     if config.sampling is None:
         return None
     sampler = Sampler(config.sampling)

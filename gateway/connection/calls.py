@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from gateway import sdk
 from gateway.config.models import ServerConfig
-from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.deadline import Deadline, Deadlines
-from gateway.connection.in_flight import InFlightCall, InFlightCalls
+from gateway.connection.failures import failure
+from gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
 from gateway.connection.server_requests import answer_round
@@ -26,7 +26,6 @@ from gateway.connection.tool_listing import raw_tools
 from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
 from gateway.schemas.check import check_output
 from gateway.schemas.compiled import PROGRAMS
-from gateway.transport.call_failures import failure
 from gateway.transport.delivery import Broke, Delivery, GatewayAnswer
 from gateway.transport.link import Link
 from gateway.transport.messages import Json

@@ -10,34 +10,86 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import mcp_types as mcp
 import structlog
 from mcp import Client
+from mcp.client.extension import advertise
 from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import Kind, ServerConfig
-from gateway.connection.any_connection import OutgoingCall
 from gateway.connection.calls import MCP_FAILURES, Calls
+from gateway.connection.failures import cannot_start, describe, not_in_time
 from gateway.connection.forwarding import Forwarding
-from gateway.connection.identity import LEASES, ServerIdentity, identity_of, serves_worlds
-from gateway.connection.in_flight import InFlightCalls
+from gateway.connection.in_flight import InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import ServerRequests
-from gateway.connection.start_failures import cannot_start, describe, not_in_time
 from gateway.connection.tool_listing import list_definitions, watch_tool_changes
 from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
 from gateway.transport.negotiated import NegotiatedProtocol, Target
-from gateway.types import ResourceKind, ToolDefinition, ToolResult
+from gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
+
+
+class AnyConnection(Protocol):
+    """A `Connection` of this gateway, or one server of a world that another gateway holds (`gateway.remote`)."""
+
+    @property
+    def server(self) -> str:
+        """The server's name in this gateway."""
+        ...
+
+    @property
+    def local(self) -> Connection | None:
+        """Itself, where this gateway holds it; None for a server of another gateway's world."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether a request can be sent."""
+        ...
+
+    @property
+    def exhausted(self) -> str:
+        """Which limit of its entry ended the server, as half a sentence; empty where none did."""
+        ...
+
+    @property
+    def killed(self) -> str:
+        """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
+        ...
+
+    @property
+    def done(self) -> anyio.Event:
+        """Set when nothing of the connection is left."""
+        ...
+
+    def call(self, call: OutgoingCall, meta: Mapping[str, Any], /) -> Coroutine[Any, Any, ToolResult]:
+        """Send one request and wait for its result; safe from any task, any number at a time.
+
+        Args:
+            meta: The request's `_meta`.
+
+        Raises:
+            RequestRefused: the server requested input that no configured component could give.
+            ServerUnavailable: the request surely did not run.
+            DeliveryUnknown: it was sent, and the line broke before the answer.
+            CallTimeout: it was not answered within its `timeout_s`.
+            ProtocolError: the answer is not what the protocol or the tool's own output schema allows.
+        """
+        ...
+
+    def end(self, reason: str = ...) -> None:
+        """Ask for the connection to be closed, and return at once."""
+        ...
 
 
 @dataclass(eq=False)
@@ -180,7 +232,7 @@ class Connection:
 
     async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
-            if not self.relays and serves_worlds(client):
+            if not self.relays and LEASE_EXTENSION in (client.server_capabilities.extensions or {}):
                 self._error = ServesWorlds("it serves worlds, which are leased", server=self.server)
                 return
             await self._read_server(client)
@@ -279,7 +331,7 @@ class Connection:
         return tuple(tools), tuple(self._redactor.text(fault) for fault in faults)
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
-        """The tools as the server defines them now; None where it does not list them within `start_timeout_s`."""
+        """The tools as the server defines them now; None if it does not list them within `start_timeout_s`."""
         with anyio.move_on_after(self.config.start_timeout_s):
             try:
                 return (await self._list(self._calls.session))[0] if self._calls.session is not None else None
@@ -290,3 +342,16 @@ class Connection:
 
     def _not_in_time(self) -> ServerUnavailable:
         return not_in_time(self.server, self.config, self._link, self._abandoned)
+
+
+LEASES = advertise(LEASE_EXTENSION, {"version": 1})
+"""What a client declares that can lease worlds."""
+_LENGTH = 200
+"""Characters that are kept of a name and of a version."""
+
+
+def identity_of(client: Client, redact: Callable[[str], str]) -> ServerIdentity:
+    """The identity of a connected server, without what `redact` takes out."""
+    said = client.server_info
+    name, version = (redact(text)[:_LENGTH] for text in ((said.name, said.version) if said else ("", "")))
+    return ServerIdentity(name=name, version=version, protocol=client.protocol_version)

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from mcp import MCPError
 from mcp.client.session import ClientSession
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from gateway import sdk
 from gateway.connection.calls import Calls
@@ -17,6 +19,9 @@ from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay,
 from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from gateway.transport.delivery import GatewayAnswer
 from gateway.transport.link import Link
+
+_ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
+"""What 2026-07-28 says in `_meta` of each request, and the handshake once."""
 
 
 class Forwarding:
@@ -71,6 +76,8 @@ class Forwarding:
         self, session: ClientSession, request: ForwardedRequest, meta: Mapping[str, Any], call: InFlightCall, token: int
     ) -> Json:
         given: Json = without_own(request.meta)
+        if session.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:  # where servers of both eras refuse an envelope
+            given = {name: each for name, each in given.items() if name not in _ENVELOPE}
         # Arguments are the tool's own; what else a client writes can have members of `_meta`, as its answers have.
         params = {name: each if name == "arguments" else without_own(each) for name, each in request.params.items()}
         stamped: Json = {"method": request.method, "params": {**params, "_meta": {**meta, **given}}}
@@ -93,7 +100,7 @@ class Forwarding:
         return await self._link.channel.send(session, stamped, headers, call, on_progress if wanted else None)
 
     def _error_of_the_server(self, error: Exception, call: InFlightCall) -> Json | None:
-        """The error that the server answered with; None where there was no answer."""
+        """The error that the server answered with; None if there was no answer."""
         # A transport's error in place of an answer that could not be used is not the server's answer.
         if not isinstance(error, MCPError) or isinstance(error.error.data, GatewayAnswer):
             return None

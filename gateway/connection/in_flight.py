@@ -14,10 +14,17 @@ import structlog
 from gateway.connection.deadline import Deadline
 from gateway.connection.relay import Relay
 from gateway.errors import GatewayError, RequestRefused
-from gateway.server_events import Notification, NotificationKind, RequestKind, ServerEvents, ServerRequest
-from gateway.shortened import cut_text, shortened
+from gateway.server_events import (
+    Notification,
+    NotificationKind,
+    RequestKind,
+    ServerEvents,
+    ServerRequest,
+    cut_text,
+    shortened,
+)
 from gateway.transport.delivery import Delivery
-from gateway.types import TRAJECTORY_META
+from gateway.types import TRAJECTORY_META, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +102,7 @@ class InFlightCall(Delivery):
         """Why an answerer failed; the policy did not cause the outcome of the call."""
         self.deadline: Deadline | None = None
         """Of the call; suspended while the server waits for an answer of ours."""
-        self.redact: Callable[[Any], Any] = _unchanged
+        self.redact: Callable[[Any], Any] = lambda value: value
         """Replaces the server's secrets in what is recorded."""
         self._answerers = answerers or {}
         self._most_requests = most_requests
@@ -207,6 +214,18 @@ class InFlightCall(Delivery):
         self.events.notifications.append(note)
 
 
+@dataclass(slots=True)
+class OutgoingCall:
+    """One call of a session. Not frozen: one is made for each call, and that takes a third of the time."""
+
+    tool: ToolDefinition
+    arguments: Mapping[str, Any]
+    timeout_s: float
+    """Suspended while the server waits for an answer to a request that it made."""
+    in_flight: Callable[[], InFlightCall]
+    """Makes the record of one attempt, which answers such requests and keeps what the server sends."""
+
+
 class InFlightCalls:
     """The calls in flight on one connection, and which of them a server's message belongs to.
 
@@ -254,10 +273,6 @@ def not_configured(kind: RequestKind) -> str:
         case RequestKind.SAMPLING:
             remedy = "name a model: sampling: {url: ..., model: ...}"
     return f"{kind} is not configured here ({remedy})"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _number(value: object) -> float | None:

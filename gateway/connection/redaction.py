@@ -10,12 +10,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from pydantic_core import to_json
 
 from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.connection.secret_forms import forms_of
 from gateway.errors import GatewayError
 from gateway.transport.link import Link
 from gateway.types import ToolDefinition, ToolResult
@@ -276,3 +275,38 @@ class CassetteSecrets:
         for secrets in self._secrets:
             value = secrets.redact_json(value)
         return value
+
+
+"""Shorter forms occur in too many innocent texts."""
+_FOR_HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+_ESCAPE = re.compile(r"%[0-9A-F]{2}")
+
+
+def forms_of(secret: str) -> tuple[str, ...]:
+    """The secret itself, and the other texts that spell it; longer ones first, since one may contain another."""
+    forms = {secret, *_percent_encoded(secret), *_in_json(secret), *_in_base64(secret.encode("utf-8", "replace"))}
+    return tuple(sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True))
+
+
+def _percent_encoded(secret: str) -> Iterator[str]:
+    for form in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        yield form
+        yield _ESCAPE.sub(lambda escape: escape[0].lower(), form)
+
+
+def _in_json(secret: str) -> Iterator[str]:
+    """Within the quotes of a JSON string, as the common writers escape it."""
+    for ascii_only in (False, True):
+        form = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield form
+        yield form.replace("/", "\\/")
+        yield form.translate(_FOR_HTML)
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """Alone, and within longer data: of that, a secret determines different characters for each place modulo 3."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(secret).decode()
+        for before in range(3):
+            text = encode(b"\0" * before + secret).decode()
+            yield text[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6]

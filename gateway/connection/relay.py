@@ -62,23 +62,3 @@ class ForwardedRequest:
     """`math.inf` for a request that is a subscription."""
     relay: Relay
     wants_progress: bool = False
-
-
-class Forwards(Protocol):
-    """Passes what MCP clients send to one server: a connection's `Forwarding`."""
-
-    async def send(self, request: ForwardedRequest, *, meta: Mapping[str, Any], trajectory: str) -> Json:
-        """As `Forwarding.send`."""
-        ...
-
-    async def notify(self, method: str, params: Json) -> None:
-        """As `Forwarding.notify`."""
-        ...
-
-    def relay_rest(self, relay: Relay) -> None:
-        """As `Forwarding.relay_rest`."""
-        ...
-
-    def end_rest(self, relay: Relay) -> None:
-        """As `Forwarding.end_rest`."""
-        ...

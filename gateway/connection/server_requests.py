@@ -23,7 +23,7 @@ from gateway.transport.tool_definitions import first_fault
 _SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
 _SAMPLED = mcp.CreateMessageResult | mcp.CreateMessageResultWithTools
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
-Answer = mcp.ElicitResult | mcp.CreateMessageResult
+ClientResult = mcp.ElicitResult | mcp.CreateMessageResult
 
 
 class ServerRequests:
@@ -156,7 +156,7 @@ async def answer_round(call: InFlightCall, asked: Mapping[str, mcp.InputRequest]
         try:
             match request:
                 case mcp.ElicitRequest(params=params):
-                    answer: Answer = await _answered(call, RequestKind.ELICITATION, params, mcp.ElicitResult)
+                    answer: ClientResult = await _answered(call, RequestKind.ELICITATION, params, mcp.ElicitResult)
                 case mcp.CreateMessageRequest(params=params):
                     answer = await _answered(call, RequestKind.SAMPLING, params, mcp.CreateMessageResult)
                 case _:
@@ -176,8 +176,8 @@ async def answer_round(call: InFlightCall, asked: Mapping[str, mcp.InputRequest]
 
 
 async def _answered(
-    call: InFlightCall, kind: RequestKind, params: Params, model: type[Answer], *, tool: str | None = None
-) -> Answer:
+    call: InFlightCall, kind: RequestKind, params: Params, model: type[ClientResult], *, tool: str | None = None
+) -> ClientResult:
     raw = params.model_dump(by_alias=True, mode="json", exclude_none=True)
     if isinstance(params, mcp.ElicitRequestURLParams):
         call.refuse(kind, raw, "elicitation by url needs a browser")

@@ -116,7 +116,9 @@ def _is_same(page: object, other: object) -> bool:
 
 def _tools_of(page: Mapping[str, Any]) -> list[Any]:
     tools: Any = page.get("tools")
-    return cast("list[Any]", tools) if isinstance(tools, list) else []
+    if not isinstance(tools, list):
+        raise MCPError(mcp.INTERNAL_ERROR, "the result of tools/list has no list of tools")
+    return cast("list[Any]", tools)
 
 
 async def watch_tool_changes(

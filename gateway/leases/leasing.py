@@ -14,14 +14,15 @@ import structlog
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.answerers import sampling_answerer
-from gateway.connection.any_connection import AnyConnection
-from gateway.errors import ConfigError, GatewayError, LeaseTimeout
+from gateway.connection.connection import AnyConnection
+from gateway.errors import ConfigError, GatewayError, HarnessError, LeaseTimeout
 from gateway.leases.opening import Openings
-from gateway.leases.pool import BundlePool, rehearse
+from gateway.leases.pool import BundlePool
+from gateway.leases.remote_pool import RemotePool
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
 from gateway.leases.slots import Slots
-from gateway.leases.taking import Bundle, Pool, SharedConnection, Wanted, WorldPool, take_all
+from gateway.leases.taking import Bundle, Pool, SharedConnection, Wanted, take_all
 from gateway.types import SEED_META, TRAJECTORY_META, LeaseRequest, Role, Scope, ToolDefinition
 
 _SESSIONS = ""
@@ -50,7 +51,7 @@ class Leases:
         directory: Path | None,
         *,
         log: structlog.stdlib.BoundLogger,
-        remotes: Sequence[WorldPool] = (),
+        remotes: Sequence[RemotePool] = (),
     ) -> None:
         self._config, self._catalogue, self._log = config, catalogue, log
         self._openings, self._watch = openings, openings.watch
@@ -109,12 +110,29 @@ class Leases:
         )
 
     async def _rehearse(self, bundle: Bundle) -> None:
-        """As `rehearse`, in a session of its own over this bundle."""
+        """Reset and release the servers of an idle bundle whose reset tool declares a rehearsal (`REHEARSAL_META`).
+
+        Their processes then have run that code and copied that memory: a fork copies each page that it first writes to,
+        which takes more than half of a first reset; a spawned process also compiles and builds what libraries put off.
+
+        Raises:
+            GatewayError: a server broke.
+        """
         request = LeaseRequest(trajectory=f"rehearsal-{uuid4().hex}", task=None, seed=0, tools={})
-        tools = [each for server in bundle.connections for each in self._catalogue[server]]
         sender = self._sender(Sending, request, bundle.connections, {})
         session = self._session(request, sender, {}, anyio.current_time())
-        await rehearse(session, tools)
+        for reset in (each for server in bundle.connections for each in self._catalogue[server]):
+            if reset.role is not Role.RESET or reset.rehearsal is None:
+                continue
+            try:
+                await session.invoke(Role.RESET, reset.rehearsal, server=reset.server)
+                if session.has(Role.RELEASE, reset.server):
+                    await session.invoke(Role.RELEASE, {}, server=reset.server)
+            except HarnessError as error:
+                if not error.refused:
+                    raise
+                # A refused reset has made no world: the process is as fit for a lease as before.
+                self._log.warning("rehearsal.refused", server=reset.server, problem=str(error))
 
     @asynccontextmanager
     async def lease(

@@ -23,7 +23,8 @@ from gateway.leases.taking import Bundle
 from gateway.leases.watch import ToolWatch
 from gateway.transport.forks import Forks
 from gateway.transport.http_connection import HttpConnections
-from gateway.transport.negotiated import NegotiatedProtocol, OpenTarget
+from gateway.transport.negotiated import Connect, NegotiatedProtocol
+from gateway.transport.target import open_target
 from gateway.types import Scope
 
 log = structlog.get_logger(__name__)
@@ -41,15 +42,15 @@ class Openings:
     """Entered and left by one task; what it opens lives in separate tasks until it is left.
 
     Args:
-        open_target: Chooses the transport of each connection.
+        connect: As `Gateway`.
         relay_mode: mcp's mode of connections that forward requests of MCP clients; None for others.
 
     Raises, on entry:
         ConfigError: directories of leases cannot be made, or are asked for where they cannot be.
     """
 
-    def __init__(self, config: GatewayConfig, open_target: OpenTarget, *, relay_mode: str | None = None) -> None:
-        self._config, self._open_target, self._relays = config, open_target, relay_mode is not None
+    def __init__(self, config: GatewayConfig, connect: Connect | None = None, *, relay_mode: str | None = None) -> None:
+        self._config, self._connect, self._relays = config, connect, relay_mode is not None
         mode = relay_mode or "auto"
         self.protocols = {server: NegotiatedProtocol(mode=mode, first=mode) for server in config.servers}
         self._redactors = {
@@ -167,9 +168,10 @@ class Openings:
         answered, _ = requests_answered(self._config)
         protocol = self.protocols[server]
         target = partial(
-            self._open_target,
+            open_target,
             server,
             config,
+            connect=self._connect,
             protocol=protocol,
             connections=self.http,
             forks=self.forks.get(server),

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.errors import GatewayError, HarnessError
-from gateway.leases.session import Session
+from gateway.errors import GatewayError
 from gateway.leases.taking import Backoff, Bundle
-from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -189,26 +187,3 @@ class BundlePool:
         finally:
             self._warming -= 1
             self._changed()
-
-
-async def rehearse(session: Session, tools: Iterable[ToolDefinition]) -> None:
-    """Reset and release the servers whose reset tool, among `tools`, declares a rehearsal (`REHEARSAL_META`).
-
-    An idle process then has run its code and copied its memory: a fork copies each page that it first writes to, which
-    takes more than half of a first reset; a spawned process also compiles and builds what libraries put off.
-
-    Raises:
-        GatewayError: a server broke.
-    """
-    for reset in tools:
-        if reset.role is not Role.RESET or reset.rehearsal is None:
-            continue
-        try:
-            await session.invoke(Role.RESET, reset.rehearsal, server=reset.server)
-            if session.has(Role.RELEASE, reset.server):
-                await session.invoke(Role.RELEASE, {}, server=reset.server)
-        except HarnessError as error:
-            if not error.refused:
-                raise
-            # A refused reset has made no world: the process is as fit for a lease as before.
-            log.warning("rehearsal.refused", server=reset.server, problem=str(error))

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
-from gateway.connection.any_connection import AnyConnection
+from gateway.connection.connection import AnyConnection
 from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
 from gateway.leases.taking import Bundle
 from gateway.remote.host import RemoteHost

@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import structlog
 
-from gateway.connection.any_connection import AnyConnection, LocalConnection, OutgoingCall
+from gateway.connection.connection import AnyConnection, Connection
+from gateway.connection.in_flight import OutgoingCall
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest
 from gateway.errors import (
     CallTimeout,
@@ -109,7 +110,7 @@ class Sending:
         finally:
             self._running[server] -= 1
 
-    def local(self, server: str) -> LocalConnection:
+    def local(self, server: str) -> Connection:
         """The connection to a server of this gateway's own. Raises `ServesWorlds` where it is on another host."""
         connection = self.connections[server].local
         if connection is None:

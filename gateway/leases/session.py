@@ -15,8 +15,8 @@ import structlog
 from gateway.config.calls import CallOrder
 from gateway.config.models import GatewayConfig
 from gateway.config.tool_selection import fill
-from gateway.connection.any_connection import AnyConnection, LocalConnection, OutgoingCall
-from gateway.connection.in_flight import Answerer, InFlightCall, RawAnswer
+from gateway.connection.connection import AnyConnection, Connection
+from gateway.connection.in_flight import Answerer, InFlightCall, OutgoingCall, RawAnswer
 from gateway.errors import GatewayError, HarnessError
 from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
 from gateway.leases.sending import Sending, caused_by_policy
@@ -84,7 +84,7 @@ class Session:
         """Whether a reset makes these servers fit for another trajectory: no call failed or is still running."""
         return self._sending.healthy(servers)
 
-    def connection(self, server: str) -> LocalConnection:
+    def connection(self, server: str) -> Connection:
         """The session's connection to `server`, for programs that examine servers of this gateway themselves."""
         return self._sending.local(server)
 
@@ -266,6 +266,10 @@ class Session:
     def fixed_arguments(self, tool: ToolDefinition) -> dict[str, Any]:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
         return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
+
+    def filled(self, value: Any) -> Any:
+        """A value with this trajectory's `${trajectory.id}`, `${trajectory.seed}` and `${lease.dir}`."""
+        return fill(value, trajectory=self.trajectory, seed=self.seed, lease_dir=self.lease_dir)
 
     async def _ask_user(self, server: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return (await self.invoke(Role.ELICIT, arguments, server=server)).structured or {}

@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 import structlog
 
-from gateway.connection.any_connection import AnyConnection
+from gateway.connection.connection import AnyConnection
 from gateway.errors import GatewayError, LeaseTimeout, ServerUnavailable
 
 log = structlog.get_logger(__name__)
@@ -114,7 +114,7 @@ class Pool(Protocol):
 
     @property
     def most(self) -> int | None:
-        """Bundles at a time; None where the pool sets no bound."""
+        """Bundles at a time; None if the pool sets no bound."""
         ...
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
@@ -130,7 +130,7 @@ class Pool(Protocol):
         ...
 
     def take_ready(self, *, reset: bool) -> Bundle | None:
-        """A bundle that is open, at once; None where there is none."""
+        """A bundle that is open, at once; None if there is none."""
         ...
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
@@ -143,17 +143,6 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """The gateway is closing: start nothing more."""
-        ...
-
-
-class WorldPool(Pool, Protocol):
-    """A pool whose bundles are worlds of hosts."""
-
-    @property
-    def servers(self) -> tuple[str, ...]: ...
-
-    async def check(self, connections: Collection[AnyConnection]) -> None:
-        """Raise `ToolsChanged` where the tools of a server behind one of its connections have changed."""
         ...
 
 

@@ -15,7 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from gateway.catalogue.tool_config import difference, is_changed
-from gateway.connection.any_connection import AnyConnection, LocalConnection
+from gateway.connection.connection import AnyConnection, Connection
 from gateway.errors import ToolsChanged, ToolsUnknown
 from gateway.types import ToolDefinition
 
@@ -43,10 +43,10 @@ class ToolWatch:
         """By server, the error with the difference; a server never leaves it."""
         self._early: dict[str, Sequence[ToolDefinition]] = {}
         """Listings of servers whose tools are not published yet, because others are still starting."""
-        self._noticed: set[LocalConnection] = set()
+        self._noticed: set[Connection] = set()
         """Connections whose announcement is not looked into yet."""
-        self._listing: set[LocalConnection] = set()
-        self._looking: set[LocalConnection] = set()
+        self._listing: set[Connection] = set()
+        self._looking: set[Connection] = set()
         self._wake = anyio.Event()
         self._looked: dict[AnyConnection, anyio.Event] = {}
 
@@ -75,7 +75,7 @@ class ToolWatch:
         log.exception("server.tools_unknown", server=server)
         self._changed.setdefault(server, ToolsUnknown(f"{type(error).__name__}: {error}", server=server))
 
-    def notice(self, connection: LocalConnection) -> None:
+    def notice(self, connection: Connection) -> None:
         """Note that a server announced a change: `run` looks into it. Safe from callbacks, any number of times."""
         self._noticed.add(connection)
         self._wake.set()
@@ -98,7 +98,7 @@ class ToolWatch:
                 if connection in self._noticed or connection in self._listing:
                     await self._looked.setdefault(connection, anyio.Event()).wait()
 
-    async def _look(self, connection: LocalConnection) -> None:
+    async def _look(self, connection: Connection) -> None:
         try:
             while connection in self._noticed:
                 # Before the listing, so that a change announced during it causes another one. And in the same step as
@@ -118,7 +118,7 @@ class ToolWatch:
             self._noticed.discard(connection)
             self._done(connection)
 
-    def _done(self, connection: LocalConnection) -> None:
+    def _done(self, connection: Connection) -> None:
         self._listing.discard(connection)
         if waiting := self._looked.pop(connection, None):
             waiting.set()

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
+from itertools import count
 from typing import Any, cast
 from uuid import uuid4
 
 import anyio
 import structlog
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
+from gateway.config.models import ServerConfig
 from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
 from gateway.remote.hosts import HostConfig
-from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, LEASE_META, OPEN, PROTOCOL, RENEW, VERSION, Offer
+from gateway.remote.names import (
+    CAPABILITIES_META,
+    CATALOGUE,
+    CLIENT_META,
+    CLOSE,
+    EXTENSION,
+    LEASE_META,
+    OPEN,
+    PROTOCOL,
+    PROTOCOL_META,
+    RENEW,
+    VERSION,
+    Offer,
+)
 from gateway.remote.outcome import HostError
-from gateway.remote.posts import Json, Posts
-from gateway.transport.delivery import Broke
+from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
+from gateway.transport.http_exchange import Exchanges
+from gateway.transport.messages import read_json
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +173,7 @@ class RemoteHost:
         return cast("list[str]", (found or {}).get("lost", []))
 
     async def _post_quietly(self, method: str, params: Json, meta: Json) -> Json | None:
-        """The result of a request whose failure the next one will show; None where it failed."""
+        """The result of a request whose failure the next one will show; None if it failed."""
         try:
             with anyio.move_on_after(_SPARE_S):
                 _, message = await self._posts.post(method, params, meta)
@@ -187,3 +205,59 @@ def _result(message: Json) -> Json:
     if not isinstance(result, dict):
         raise ProtocolError("the host's answer has no result")
     return cast("Json", result)
+
+
+Json = dict[str, Any]
+
+_ENVELOPE: Json = {
+    PROTOCOL_META: PROTOCOL,
+    CLIENT_META: {"name": "mcp-rollout", "version": version("mcp-rollout")},
+    CAPABILITIES_META: {"extensions": {EXTENSION: {"version": VERSION}}},
+}
+"""What each request of the protocol's version says about its client."""
+
+
+class Posts:
+    """Requests to one host, sent as those to servers: they share connections, descriptors and the rules of HTTP."""
+
+    def __init__(self, host: HostConfig, connections: HttpConnections) -> None:
+        headers = {name.lower(): value for name, value in host.headers.items()}
+        if host.token is not None:
+            headers["authorization"] = f"Bearer {host.token.get_secret_value()}"
+        bounds = {"max_message_bytes": host.max_message_bytes, "start_timeout_s": host.connect_timeout_s}
+        config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
+        self._exchanges = Exchanges(config, connections=connections)
+        self._exchanges.requests.learn(version=PROTOCOL)
+        self._numbers = count(1)
+
+    async def post(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[HttpAnswer, Json]:
+        """Send one request, once; returns the answer's head and its JSON, empty where it has none.
+
+        Raises:
+            HttpFault: there is no answer that can be read.
+        """
+        message = {
+            "jsonrpc": "2.0",
+            "id": next(self._numbers),
+            "method": method,
+            "params": {**params, "_meta": {**_ENVELOPE, **meta}},
+        }
+        headers, name = {"mcp-method": method}, params.get("name")
+        # The protocol mirrors method and name into headers; hosts do not need what no header can carry.
+        if isinstance(name, str) and name and name.isascii() and name.isprintable():
+            headers["mcp-name"] = name
+        connection = await self._exchanges.open("POST", headers, to_json(message), Delivery())
+        answer = connection.answer
+        try:
+            while not answer.complete:
+                await connection.arrival()
+        finally:
+            # Also when cut: the rest of this answer would be read as that of the connection's next request.
+            connection.leave()
+        # A page of a proxy, for example; `RemoteHost` decides by the status alone.
+        if not answer.is_document:
+            return answer, {}
+        try:
+            return answer, read_json(answer.take())
+        except ValueError as error:
+            raise HttpFault(Broke.CONTENT, str(error)) from error

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.connection.identity import ServerIdentity
-from gateway.types import LEASE_EXTENSION, ToolDefinition
+from gateway.types import LEASE_EXTENSION, ServerIdentity, ToolDefinition
 
 EXTENSION = LEASE_EXTENSION
 """Under `capabilities.extensions` of `server/discover`, and under `capabilities.experimental` of `initialize`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -63,17 +64,7 @@ def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: Server
     if (found := outcome.get("events")) is not None:
         events.add(_decoded_events(found))
     resends = outcome.get("resends", 0)
-    if not resends:
-        return result
-    return ToolResult(
-        content=result.content,
-        structured=result.structured,
-        is_error=result.is_error,
-        reward=result.reward,
-        elapsed_s=elapsed_s,
-        meta=result.meta,
-        resends=int(resends),
-    )
+    return replace(result, resends=int(resends)) if resends else result
 
 
 def encoded_failure(error: GatewayError, *, events: ServerEvents | None = None) -> Json:

@@ -11,7 +11,8 @@ import anyio
 import structlog
 
 from gateway.config.models import GatewayConfig
-from gateway.connection.any_connection import AnyConnection, OutgoingCall
+from gateway.connection.connection import AnyConnection
+from gateway.connection.in_flight import OutgoingCall
 from gateway.errors import GatewayError, ProtocolError, WorldLost
 from gateway.remote.host import RemoteHost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META

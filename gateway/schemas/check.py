@@ -44,7 +44,7 @@ def schema_fault(schema: Mapping[str, Any]) -> str | None:
 
 
 def find_errors(program: Program | None, value: object, subject: str) -> list[ValidationError] | None:
-    """The validator's errors; None where there are some that are too many to list.
+    """The validator's errors; None if there are some that are too many to list.
 
     A schema that is `Unchecked`, or too expensive for this value, yields no errors: the server decides.
 

@@ -6,26 +6,32 @@ POSTs to the endpoint are answered without ASGI where they ask for a lease, or f
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
+import anyio
 import structlog
-from anyio.abc import TaskGroup
+import uvicorn
+from anyio.abc import TaskGroup, TaskStatus
 from pydantic_core import to_json
 
-from gateway.errors import GatewayError
+from gateway.errors import ConfigError, GatewayError
 from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
 from gateway.remote.outcome import failed
-from gateway.serve.bearers import Admission, Bearer, Refused
+from gateway.serve.bearers import CONTENT_TYPE, Admission, Bearer, Counts, Refused, exposition
 from gateway.serve.client_face import ClientFace
 from gateway.serve.client_gateways import ClientGateways, ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
-from gateway.serve.metrics import CONTENT_TYPE, Counts, exposition
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
-from mcp_wire.http_request import ASKED, BEARER, Answer, NotAdmitted, Request
+from mcp_wire.http_connections import Connections
+from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
+from mcp_wire.http_server import Server, protocol
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -74,7 +80,7 @@ class ServeApp:
         # What probes a program's health has no token.
         if request.target.partition(b"?")[0] == _HEALTH:
             status = 503 if self._leases.draining else 200
-            raise NotAdmitted(Answer(status, to_json({"status": "draining" if self._leases.draining else "ok"})))
+            raise NotAdmitted(DirectAnswer(status, to_json({"status": "draining" if self._leases.draining else "ok"})))
         try:
             return self._admission.admit(request.headers)
         except Refused as refused:
@@ -101,20 +107,21 @@ class ServeApp:
         request.respond(answer)
         return True
 
-    def _refused(self, refused: Refused) -> Answer:
+    def _refused(self, refused: Refused) -> DirectAnswer:
         self._counts.refused[refused.status] += 1
-        return Answer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
+        return DirectAnswer(refused.status, _error(None, _INVALID_REQUEST, refused.problem))
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The answer; None where it was sent."""
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> DirectAnswer | None:
+        """The answer; None if it was sent."""
         bearer: Bearer = scope["state"][BEARER]
         headers = dict(scope["headers"])
-        address = _address_of(scope["path"])
+        # Of a world, empty without its name; None for any other path.
+        address = (found[1] or "") if (found := _ADDRESS.fullmatch(scope["path"])) else None
         if address is None:
             if scope["path"] != "/metrics":
                 raise Refused(404, f"nothing is served here: the endpoint is {PATH}, a world's address {PATH}/NAME")
             if scope["method"] == "GET":
-                return Answer(200, self._metrics(), CONTENT_TYPE)
+                return DirectAnswer(200, self._metrics(), CONTENT_TYPE)
         match scope["method"]:
             case "POST" if address is not None:
                 body = await self._body(receive)
@@ -129,7 +136,7 @@ class ServeApp:
                 return answer
             case "DELETE" if address and b"mcp-session-id" not in headers:
                 await self._leases.close_at(address, bearer)
-                return Answer(200, b"{}")
+                return DirectAnswer(200, b"{}")
             case "GET" | "DELETE" if address is not None:
                 return await self.client_face.serve(bearer, address, scope, receive, send)
             case _:
@@ -149,7 +156,9 @@ class ServeApp:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _post(self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str) -> Answer | None:
+    async def _post(
+        self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str
+    ) -> DirectAnswer | None:
         """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
 
         Args:
@@ -159,11 +168,11 @@ class ServeApp:
         try:
             message = read_json(body)
         except (ValueError, RecursionError) as error:
-            return Answer(400, _error(None, -32700, f"the body is not a JSON-RPC message: {error}"))
+            return DirectAnswer(400, _error(None, -32700, f"the body is not a JSON-RPC message: {error}"))
         number, method, given = message.get("id"), message.get("method"), message.get("params", {})
         # The id by its type: true and false are integers to `isinstance`.
         if not isinstance(method, str) or not isinstance(given, dict) or type(number) not in (int, str, type(None)):
-            return Answer(400, _error(None, _INVALID_REQUEST, "the body is not a JSON-RPC request"))
+            return DirectAnswer(400, _error(None, _INVALID_REQUEST, "the body is not a JSON-RPC request"))
         params = cast("dict[str, Any]", given)
         # A notification has no answer but its status, 202, which is mcp's server's to give.
         if number is None:
@@ -174,20 +183,20 @@ class ServeApp:
             # With status 200: the gateway on the other side sends again what was answered with 429 or from 500 on.
             answer = failed(error)
         except InvalidParams as error:
-            return Answer(200, _error(number, _INVALID_PARAMS, str(error)))
+            return DirectAnswer(200, _error(number, _INVALID_PARAMS, str(error)))
         # Answered by its HTTP status, by the caller.
         except Refused:
             raise
         except Exception:  # boundary: a defect here ends this request, and no other
             log.exception("serve.request_failed", method=method[:100])
-            return Answer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
+            return DirectAnswer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
         if answer is None:
             response = await self.client_face.call(bearer, address, headers, message)
-            return Answer(200, response) if response is not None else None
-        return Answer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
+            return DirectAnswer(200, response) if response is not None else None
+        return DirectAnswer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
-        """The lease face's answer to one request; None where it is the client face's."""
+        """The lease face's answer to one request; None if it is the client face's."""
         given: Any = params.get("_meta") or {}
         if not isinstance(given, dict):
             raise InvalidParams("_meta must be an object")
@@ -212,12 +221,6 @@ def _concerns(headers: Mapping[bytes, bytes], body: bytes) -> bool:
     return _LEASES in body or (b"mcp-session-id" in headers and b'"tools/call"' in body)
 
 
-def _address_of(path: str) -> str | None:
-    """The name of the world that a path is the address of, empty without one; None for any other path."""
-    found = _ADDRESS.fullmatch(path)
-    return found and (found[1] or "")
-
-
 def _extensions(meta: dict[str, Any]) -> dict[str, Any]:
     """The extensions that a request's client declares."""
     declared: Any = meta.get(CAPABILITIES_META)
@@ -237,3 +240,107 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 def _error(number: object, code: int, message: str) -> bytes:
     return to_json({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}})
+
+
+_BACKLOG = 4096
+_STOP_S = 5.0
+"""For uvicorn to close its connections."""
+
+
+@dataclass(eq=False)
+class Serving:
+    """A gateway that is served."""
+
+    url: str
+    _leases: ServedLeases
+
+    @property
+    def leases(self) -> int:
+        """Leases at the moment, waiting ones included."""
+        return len(self._leases)
+
+    async def end_leases(self) -> None:
+        """End every lease, and lease nothing more; return when their worlds are released."""
+        await self._leases.end_all()
+
+    async def drain(self) -> None:
+        """Lease nothing more, and return when no lease is left, after `drain_s` at the latest."""
+        await self._leases.drained()
+
+
+@asynccontextmanager
+async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator[Serving]:
+    """Serve an entered gateway for the length of the block; leaving it ends every lease.
+
+    Raises:
+        ConfigError: the address cannot be listened at.
+    """
+    # Here: where the address is taken, uvicorn would end the program.
+    listener = _listen(config)
+    port = listener.getsockname()[1]
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    async with anyio.create_task_group() as tasks:
+        leases = ServedLeases(gateway, config, tasks)
+        app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
+        connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
+        server = Server(
+            uvicorn.Config(
+                app,
+                http=protocol(app, connections, direct_bytes=config.max_request_bytes),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=int(_STOP_S),
+            )
+        )
+        stopped = anyio.Event()
+
+        async def listen() -> None:
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                stopped.set()
+
+        tasks.start_soon(listen)
+        tasks.start_soon(leases.sweep)
+        tasks.start_soon(connections.sweep)
+        await tasks.start(_hold_sessions, app)
+        try:
+            yield Serving(f"http://{host}:{port}{PATH}", leases)
+        finally:
+            with anyio.CancelScope(shield=True):  # worlds are released whatever ends the block; each wait is bounded
+                # Before uvicorn ends: it still carries the answers of the calls that are cancelled now.
+                await leases.end_all()
+                await app.client_face.sessions.end_all()
+                server.should_exit = True
+                # uvicorn waits for requests for half of it, and then cancels them.
+                with anyio.move_on_after(2 * _STOP_S):
+                    await stopped.wait()
+            tasks.cancel_scope.cancel()
+
+
+async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> None:
+    """Keep mcp's sessions of MCP clients until cancelled."""
+    async with app.client_face.sessions.run():
+        task_status.started()
+        await anyio.sleep_forever()
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # With its protocol, without which asyncio lets small packets wait for those before them.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # Or a restart would find the port taken by connections of the old program, for a minute.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        problem = f"cannot listen at {config.host} port {config.port}: {error.strerror or error}"
+        raise ConfigError(problem, key="--port", remedy="name another one; 0 takes a free one") from error
+    listener.setblocking(False)
+    return listener

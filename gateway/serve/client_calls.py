@@ -125,7 +125,7 @@ class RunningCalls:
             raise Refused(400, f"a request with the id {key[1][:100]} is under way in this session")
 
     async def answer(self, session: str, number: object, begin: Begin) -> RunningCall | None:
-        """The call, where it was answered without a stream; None where mcp's server is to go on with it.
+        """The call, where it was answered without a stream; None if mcp's server is to go on with it.
 
         Raises:
             Refused: as `posted`.

@@ -23,7 +23,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from gateway.remote.names import EXTENSION, VERSION
 from gateway.sdk import connection_of
-from gateway.serve.bearers import Bearer, Refused
+from gateway.serve.bearers import Bearer, Counts, Refused
 from gateway.serve.client_calls import RunningCalls
 from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
 from gateway.serve.client_parked import ParkedRequests
@@ -41,7 +41,6 @@ from gateway.serve.client_world import (
 )
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import NO_LEASE, ServedLeases
-from gateway.serve.metrics import Counts
 from gateway.serve.served_lease import ServedLease
 from gateway.transport.messages import read_json
 from gateway.types import Scope
@@ -111,7 +110,7 @@ class ClientFace:
         return self._calls.posted(headers[b"mcp-session-id"].decode("latin-1"), message["id"], begun=begun)
 
     async def call(self, bearer: Bearer, address: str, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
-        """The JSON-RPC response to a `tools/call` that needs no stream; None where mcp's server is to answer."""
+        """The JSON-RPC response to a `tools/call` that needs no stream; None if mcp's server is to answer."""
         session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         connection, number, params = self._open.get(session), message.get("id"), message.get("params")

@@ -15,12 +15,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from gateway.catalogue.names import policy_tools
 from gateway.config.models import GatewayConfig, Kind
-from gateway.connection.any_connection import LocalConnection
-from gateway.connection.identity import ServerIdentity
+from gateway.connection.connection import Connection
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
-from gateway.types import Scope, ToolDefinition
+from gateway.types import Scope, ServerIdentity, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +58,7 @@ class ServedGateway(AbstractAsyncContextManager[Any], Protocol):
     def failures(self) -> Mapping[str, GatewayError]: ...
 
     @property
-    def connections(self) -> Collection[LocalConnection]: ...
+    def connections(self) -> Collection[Connection]: ...
 
     @property
     def places(self) -> int: ...
@@ -182,7 +181,7 @@ def _config(config: GatewayConfig, era: Era) -> GatewayConfig:
     return config.model_copy(update={"servers": servers})
 
 
-async def _listed(connection: LocalConnection) -> dict[str, Json]:
+async def _listed(connection: Connection) -> dict[str, Json]:
     """A server's tools by its own names, as it lists them. Raises `GatewayError`."""
     tools: dict[str, Json] = {}
     cursor: Any = None

@@ -27,11 +27,10 @@ from gateway.remote.names import (
     OfferedServer,
 )
 from gateway.remote.outcome import encoded_result, failed, succeeded
-from gateway.serve.bearers import Bearer
+from gateway.serve.bearers import Bearer, Counts
 from gateway.serve.client_gateways import ServedGateway
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import ServedLeases
-from gateway.serve.metrics import Counts
 from gateway.serve.params import InvalidParams, Params
 from gateway.serve.served_lease import ServedLease
 from gateway.server_events import ServerEvents

@@ -94,7 +94,7 @@ class ServedLeases:
             GatewayError: what the gateway's lease raised.
             Refused: there are too many already, or the server is draining.
         """
-        key = params.text("key")
+        key, wait_s = params.text("key"), params.number("wait_s", least=0.0, most=self._config.idle_s)
         lease = self._opened.get((bearer, key))
         if lease is None:
             lease = self._begin(params, key, bearer)
@@ -102,7 +102,7 @@ class ServedLeases:
         # The sweep must not free what a client is waiting for.
         lease.requests += 1
         try:
-            with anyio.move_on_after(params.number("wait_s", least=0.0, most=self._config.idle_s)):
+            with anyio.move_on_after(wait_s):
                 # When the request's time is over, the lease itself goes on waiting: the next request finds it.
                 await lease.settled.wait()
         finally:

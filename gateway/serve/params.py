@@ -28,7 +28,7 @@ class Params:
         return value
 
     def texts(self, name: str) -> list[str] | None:
-        """A list of texts; None where it is missing or null."""
+        """A list of texts; None if it is missing or null."""
         value = self._given.get(name)
         if value is None:
             return None

@@ -31,7 +31,7 @@ class Broke(StrEnum):
     """How a request ended without an answer that can be used."""
 
     CONNECT = "connect"
-    """No connection, or no access token, was to be had."""
+    """No connection, or no access token, could be obtained."""
     SESSION = "session"
     """The server answered that it does not know the protocol session (HTTP 404), which it must not run requests of."""
     REJECTED = "rejected"

@@ -17,8 +17,7 @@ import structlog
 
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
-from gateway.transport.fork_control import ForkControl
-from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
+from gateway.transport.forked_process import ForkControl, ForkedProcess, close_streams, open_streams
 from gateway.transport.guard import guarded, rlimits
 from gateway.transport.python_program import PythonProgram, python_program
 
@@ -63,7 +62,7 @@ class Forks:
         self._stderr = bytearray()
 
     async def start(self, config: ServerConfig, protocol: asyncio.SubprocessProtocol) -> ForkedProcess | None:
-        """A fork for `config`, this entry as placed for one lease; None where the caller has to spawn it."""
+        """A fork for `config`, this entry as placed for one lease; None if the caller has to spawn it."""
         self._asked += 1
         if self._asked == 1 or self.refused or not await self._is_running():
             return None

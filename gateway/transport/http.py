@@ -145,7 +145,9 @@ class WriteStream(OpenStream):
         if method == "notifications/initialized":  # a server may refuse requests that overtake it
             await self._post(headers, body)
             if self._exchanges.requests.session_id:
-                self._tasks.start_soon(self._calls.hear)
+                # No call before the server was asked for its own stream: it may take a later GET for a resumption.
+                self._tasks.start_soon(self._calls.hear, sent := anyio.Event())
+                await sent.wait()
         # From 2026-07-28 on a closed connection means the same, and clients send no notifications.
         elif method == "notifications/cancelled" and self._exchanges.requests.version in MODERN_PROTOCOL_VERSIONS:
             pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from functools import cache
 from typing import NamedTuple
@@ -67,25 +66,6 @@ class Address:
             next(self.auth.sync_auth_flow(request))
 
 
-class AddressedTransport(httpx2.AsyncBaseTransport):
-    """For an HTTP client: completes requests for one address, and only while they are under way."""
-
-    def __init__(self, inner: httpx2.AsyncBaseTransport, address: Address) -> None:
-        self._inner, self._address = inner, address
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        shown = request.url
-        self._address.complete(request)
-        try:
-            return await self._inner.handle_async_request(request)
-        finally:
-            # As it was: httpx2 logs the request when its answer has arrived, and errors quote it.
-            request.url = shown
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 def place(url: httpx2.URL) -> tuple[str, str, int]:
     """Its origin."""
     return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
@@ -105,7 +85,7 @@ def redirected(method: str, url: str, status: int, location: bytes) -> str | Non
 
 
 def same_origin(url: str, reference: str) -> str | None:
-    """The URL that a reference at `url` names; None where that is on another origin, or is not one."""
+    """The URL that a reference at `url` names; None if that is on another origin, or is not one."""
     found = _joined(url, reference)
     return str(found) if found is not None and place(found) == place(httpx2.URL(url)) else None
 
@@ -115,12 +95,3 @@ def _joined(url: str, reference: str) -> httpx2.URL | None:
         return httpx2.URL(url).join(reference)
     except (httpx2.InvalidURL, ValueError):
         return None
-
-
-def is_address(host: str) -> bool:
-    """Whether a host is an IP address and not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

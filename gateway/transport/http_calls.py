@@ -10,17 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping
 import anyio
 import structlog
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 from pydantic_core import to_json
 
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.event_stream import EventStream
-from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
 from gateway.transport.link import Link
-from gateway.transport.messages import Json, answers, is_response, parse_line, read_json, result_of, typed
+from gateway.transport.messages import Json, answers, is_response, parse_message, read_json, read_line, result_of, typed
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +45,8 @@ class HttpCalls(OwnChannel):
         self, link: Link, exchanges: Exchanges, to_session: Callable[[SessionMessage], Awaitable[None]]
     ) -> None:
         self._link, self._exchanges, self._to_session = link, exchanges, to_session
+        self._elsewhere: dict[RequestId, Json | anyio.CancelScope | None] = {}
+        """By request under way: the response that came on the server's own stream; before that what it ends, if any."""
 
     async def answer(self, request: Json, headers: Mapping[str, str], delivery: Delivery) -> Json:
         """As `OwnChannel.answer`."""
@@ -67,6 +68,13 @@ class HttpCalls(OwnChannel):
             ValueError: what came is not a response to it.
             HttpFault: nothing came that could be one.
         """
+        self._elsewhere[request["id"]] = None
+        try:
+            return await self._response(request, headers, delivery, silent_s)
+        finally:
+            del self._elsewhere[request["id"]]
+
+    async def _response(self, request: Json, headers: Mapping[str, str], delivery: Delivery, silent_s: float) -> Json:
         lasts = silent_s if request["method"] == _SUBSCRIBE else None
         body = to_json(request)
         connection = await self._exchanges.open("POST", headers, body, delivery, silent_s=lasts)
@@ -96,20 +104,50 @@ class HttpCalls(OwnChannel):
         finally:
             connection.leave()
         if response is None and events.last_id:
-            response = await self._followed(events, request, delivery, lasts)
+            response = await self._resumed(events, request, delivery, lasts)
         if response is None:
             raise HttpFault(Broke.LINE, "the event stream ended without an answer")
         return response
 
-    async def hear(self) -> None:
-        """Read the server's own stream, which belongs to no request, for as long as the server has one."""
+    async def _resumed(
+        self, events: EventStream, request: Json, delivery: Delivery, lasts: float | None
+    ) -> Json | None:
+        """As `_followed`, or the response that comes on the server's own stream meanwhile or came there before.
+
+        "Sending Messages to the Server" forbids that stream to servers, yet some take any GET for the one that resumes,
+        and mcp's client accepts it.
+        """
+        response = self._elsewhere[request["id"]]
+        if response is None:
+            with anyio.CancelScope() as self._elsewhere[request["id"]]:
+                return await self._followed(events, request, delivery, lasts)
+            response = self._elsewhere[request["id"]]
+        return response if isinstance(response, dict) else None
+
+    def _take_elsewhere(self, response: Json) -> None:
+        """Keep a response on the server's own stream for the request under way that it answers."""
+        request = next((each for each in self._elsewhere if answers(response, each)), None)
+        if request is None:
+            return
+        waiting, self._elsewhere[request] = self._elsewhere[request], response
+        if isinstance(waiting, anyio.CancelScope):
+            waiting.cancel()
+
+    async def hear(self, sent: anyio.Event) -> None:
+        """Read the server's own stream, which belongs to no request, for as long as the server has one.
+
+        Args:
+            sent: Set once the server was asked for it, or could not be.
+        """
         # Without a word where the server has none, or the connection ends: calls go on without it.
         try:
-            await self._followed(EventStream(self._exchanges.limit), None, Delivery(), math.inf)
+            await self._followed(EventStream(self._exchanges.limit), None, Delivery(), math.inf, sent.set)
         except (HttpFault, anyio.BrokenResourceError):
             pass
         except Exception as error:  # boundary: what a server says there, which ends nothing else
             log.warning("http.own_stream_failed", problem=type(error).__name__)
+        finally:
+            sent.set()
 
     def _check(self, answer: HttpAnswer) -> None:
         """Raise where an answer that is not an event stream cannot hold the response, before its body is read."""
@@ -128,7 +166,7 @@ class HttpCalls(OwnChannel):
     async def _read_events(
         self, connection: HttpConnection, events: EventStream, request: Json | None, lasts: float | None
     ) -> Json | None:
-        """Handle the messages of a stream up to the response; None where the stream ends without one.
+        """Handle the messages of a stream up to the response; None if the stream ends without one.
 
         Args:
             request: None for the server's own stream, whose responses are passed over.
@@ -143,9 +181,11 @@ class HttpCalls(OwnChannel):
             ended = answer.complete and len(answer.body) <= _PIECE_BYTES
             piece = answer.take(_PIECE_BYTES)
             for data in events.feed(piece):
-                if request is None:  # a bad message affects no other, and no response belongs there
-                    if isinstance(found := parse_line(data), JSONRPCRequest | JSONRPCNotification):
-                        await self._receive(found)
+                if request is None:  # a bad message affects no other
+                    if (found := read_line(data)) is not None and is_response(found):
+                        self._take_elsewhere(found)
+                    elif isinstance(said := found and parse_message(found), JSONRPCRequest | JSONRPCNotification):
+                        await self._receive(said)
                 elif not is_response(message := read_json(data)):
                     await self._receive(typed(message))
                 # Without an id it is an error that its server could not match, on the stream of this request alone.
@@ -175,9 +215,14 @@ class HttpCalls(OwnChannel):
             await self._to_session(SessionMessage(message))
 
     async def _followed(
-        self, events: EventStream, request: Json | None, delivery: Delivery, lasts: float | None
+        self,
+        events: EventStream,
+        request: Json | None,
+        delivery: Delivery,
+        lasts: float | None,
+        sent: Callable[[], object] = bool,
     ) -> Json | None:
-        """The response in what goes on after `events.last_id`; None where the server does not resume it.
+        """The response in what goes on after `events.last_id`; None if the server does not resume it.
 
         What happens to these requests says nothing about whether the call ran: `Delivery.sent` is the post's alone.
 
@@ -196,7 +241,7 @@ class HttpCalls(OwnChannel):
             if events.last_id:
                 resuming["last-event-id"] = events.last_id
             try:
-                connection = await self._exchanges.open("GET", resuming, None, delivery, silent_s=lasts)
+                connection = await self._exchanges.open("GET", resuming, None, delivery, silent_s=lasts, sent=sent)
             except HttpFault:
                 failed += 1
                 continue

@@ -16,8 +16,9 @@ from typing import cast
 import anyio
 
 from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Origin, is_address
+from gateway.transport.http_address import Origin
 from gateway.transport.http_answer import HttpAnswer, HttpFault
+from mcp_wire.door import is_address
 
 KEEPALIVE_S = 2.0
 """How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing
@@ -30,7 +31,7 @@ _NEXT_ADDRESS_S = 0.25
 
 
 class NotConnected(HttpFault):
-    """There is no connection to be had; nothing was sent."""
+    """No connection could be made; nothing was sent."""
 
 
 class HttpConnection(asyncio.Protocol):

@@ -3,7 +3,7 @@ redirects, its cookies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from http.cookiejar import CookieJar
 from typing import Any
@@ -173,6 +173,7 @@ class Exchanges:
         *,
         url: str | None = None,
         silent_s: float | None = None,
+        sent: Callable[[], object] = bool,
     ) -> HttpConnection:
         """Send a request, and again where it is redirected; returns its connection once the answer has begun.
 
@@ -183,6 +184,7 @@ class Exchanges:
             url: Where to, if not to the server's own address.
             silent_s: Given where the answer may be a stream that goes on for as long as its server likes: for how long
                 nothing may come. It has no limit as a whole, and takes no slot, as a call that another call waits for.
+            sent: Called once the request has left.
 
         Raises:
             HttpFault: there is no answer. A rejected access token is one for a call, of which the delivery table
@@ -206,6 +208,7 @@ class Exchanges:
                 if body is not None:
                     place.left = True
                 connection.send(data, answer := HttpAnswer(self.limit, lasting=lasting))
+                sent()
                 await (connection.arrival() if silent_s is None else arrival_within(connection, silent_s))
                 if answer.sets_cookies:
                     self.requests.keep_cookies(to, answer)
@@ -229,7 +232,7 @@ class Exchanges:
     ) -> str | None:
         """Where to send a request again after this answer: to another place, or to the same one with another token.
 
-        None where the answer counts. Raises `HttpFault` as `open`.
+        None if the answer counts. Raises `HttpFault` as `open`.
         """
         target = redirected(method, url, answer.status, answer.header(b"location"))
         if target is not None:

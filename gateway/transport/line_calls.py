@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Protocol, runtime_checkable
 
 import anyio
 import structlog
@@ -11,6 +14,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 from pydantic_core import to_json
 
+from gateway.config.models import ServerConfig
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.link import Link
@@ -134,3 +138,67 @@ class Outbox(OpenStream):
         # Before the write: once asyncio has the line it may be in the pipe, whatever happens next.
         delivery.left = True
         self.pipe.write(line)
+
+
+@runtime_checkable
+class LineExchange(Protocol):
+    """What a `factory` may return in place of the SDK's server; `mcp_servers.kit.InProcess` is one."""
+
+    def exchange_lines(
+        self, receive: Callable[[bytes], None], /
+    ) -> AbstractAsyncContextManager[Callable[[bytes], None]]:
+        """Serve one client while the context is open.
+
+        Args:
+            receive: Takes each line of the server, one JSON-RPC message without a newline.
+
+        Returns:
+            On entry, what takes the lines of the client. Neither function may call the other one: a line is read in a
+            later iteration of the event loop.
+        """
+        ...
+
+
+class MemoryTransport:
+    """Opens the exchange on entry and closes it on exit; the pair it yields is mcp's streams."""
+
+    def __init__(self, name: str, server: LineExchange, config: ServerConfig, link: Link) -> None:
+        self._most_bytes = config.max_message_bytes
+        self._calls = LineCalls(name, link, config.max_message_bytes)
+        self._exchange = server.exchange_lines(self._receive)
+        self._lines: _Lines | None = None
+
+    async def __aenter__(self) -> tuple[Inbox[SessionMessage], Outbox]:
+        self._lines = _Lines(await self._exchange.__aenter__())
+        return self._calls.open(self._lines)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self._calls.close()
+        if self._lines is not None:
+            self._lines.close()
+        await self._exchange.__aexit__(exc_type, exc_val, exc_tb)
+
+    def _receive(self, line: bytes) -> None:
+        self._calls.read(Oversize.of(line) if len(line) > self._most_bytes else line)
+
+
+class _Lines(asyncio.WriteTransport):
+    """The server's function as the pipe that `Outbox` writes to."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._take, self._closed = take, False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._take(bytes(data).rstrip(b"\n"))
+
+    def get_write_buffer_size(self) -> int:
+        return 0  # the server takes each line in the event loop's next iteration
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True

@@ -59,14 +59,6 @@ class Channel(Protocol):
         ...
 
 
-def _unchanged(text: str, *, cut_before: bool = False) -> str:
-    return text
-
-
-def _ignore(method: str, params: Mapping[str, Any] | None) -> None:
-    pass
-
-
 class Link:
     """Whether the line is up, why it went down, and what the transport knows about the server behind it.
 
@@ -98,8 +90,8 @@ class Link:
         """Half a sentence where the running process has no memory left; empty elsewhere."""
         self.channel: Channel
         """Carries `tools/call`; set before the connection is opened."""
-        self.on_notification: OnNotification = _ignore
-        self.redact: Redact = _unchanged
+        self.on_notification: OnNotification = lambda method, params: None
+        self.redact: Redact = lambda text, *, cut_before=False: text
 
     def carry(self, channel: Channel) -> None:
         """Take a transport's channel; of an unknown release of mcp only the session knows what each request needs."""

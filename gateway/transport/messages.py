@@ -77,14 +77,13 @@ def _parse_json(text: bytes | bytearray) -> Any:
             raise ValueError(problem) from None
     try:
         # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
-        found = json.loads(text.decode("utf-8", "replace"), parse_int=_integer)
+        found = json.loads(
+            text.decode("utf-8", "replace"),
+            parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else digits,
+        )
         return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("the message is nested too deep") from None
-
-
-def _integer(digits: str) -> int | str:
-    return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
 def read_json(data: bytes | bytearray) -> Json:
@@ -96,7 +95,7 @@ def read_json(data: bytes | bytearray) -> Json:
 
 
 def read_line(line: bytes) -> Json | None:
-    """The JSON object in a line; None where there is none.
+    """The JSON object in a line; None if there is none.
 
     For an answer that cannot be parsed within bounds it is an error response.
     """

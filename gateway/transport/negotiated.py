@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import mcp_types as mcp
 from mcp import Client
 
 from gateway.config.models import ServerConfig
-from gateway.transport.forks import Forks
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.link import Link
 from gateway.transport.oauth import Authority
 from gateway.transport.tool_definitions import Listing
 
@@ -37,7 +34,7 @@ class NegotiatedProtocol:
         return tuple(self.authority.issued) if self.authority is not None else ()
 
     def authorize(self, config: ServerConfig) -> Authority | None:
-        """The authority, made for the first connection; None where the entry has no client credentials."""
+        """The authority, made for the first connection; None if the entry has no client credentials."""
         if config.client_credentials is not None and self.authority is None:
             self.authority = Authority(config)
         return self.authority
@@ -58,18 +55,3 @@ class Target:
     transport: Any
     notes_delivery: bool
     """Whether it notes on a `Delivery` when a request leaves, and passes notifications to the link itself."""
-
-
-class OpenTarget(Protocol):
-    """`gateway.transport.target.open_target`, told what to connect to elsewhere than an entry says."""
-
-    def __call__(
-        self,
-        server: str,
-        config: ServerConfig,
-        link: Link,
-        *,
-        protocol: NegotiatedProtocol,
-        connections: HttpConnections,
-        forks: Forks | None,
-    ) -> Target: ...

@@ -18,8 +18,9 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from gateway.config.models import ServerConfig
 from gateway.sdk import ClientCredentials
 from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Address, AddressedTransport, certificates
+from gateway.transport.http_address import Address, certificates
 from gateway.transport.http_answer import HttpAnswer, HttpFault
+from mcp_wire.chat_api import Completing
 
 _MOST_ISSUED = 64
 _MOST_BYTES = 1 << 20
@@ -27,7 +28,7 @@ _MOST_BYTES = 1 << 20
 
 
 class AuthorizationFailed(HttpFault):
-    """No access token was to be had. The message contains no secrets."""
+    """No access token could be obtained. The message contains no secrets."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(Broke.CONNECT, f"AuthorizationFailed: {problem}")
@@ -183,7 +184,7 @@ class Authority:
         # Made by the provider, so it has no bounds and allows compression, of which the size says nothing.
         outgoing.extensions = {**outgoing.extensions, "timeout": httpx2.Timeout(self._timeout_s).as_dict()}
         outgoing.headers["accept-encoding"] = "identity"
-        async with AddressedTransport(httpx2.AsyncHTTPTransport(verify=certificates()), self._address) as transport:
+        async with Completing(httpx2.AsyncHTTPTransport(verify=certificates()), self._address.complete) as transport:
             response = await transport.handle_async_request(outgoing)
             response.request = outgoing
             try:

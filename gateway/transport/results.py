@@ -17,7 +17,7 @@ from pydantic import Discriminator, Tag, TypeAdapter
 
 from gateway.types import REWARD_META, Content, ContentKind, ToolResult
 
-Answer = mcp.CallToolResult | mcp.InputRequiredResult
+Returned = mcp.CallToolResult | mcp.InputRequiredResult
 
 
 def _result_type(raw: Any) -> str:
@@ -25,7 +25,7 @@ def _result_type(raw: Any) -> str:
     return "input_required" if kind == "input_required" else "complete"
 
 
-ANSWER: TypeAdapter[Answer] = TypeAdapter(
+ANSWER: TypeAdapter[Returned] = TypeAdapter(
     Annotated[
         Annotated[mcp.CallToolResult, Tag("complete")] | Annotated[mcp.InputRequiredResult, Tag("input_required")],
         Discriminator(_result_type),
@@ -48,7 +48,7 @@ class PlainResult(NamedTuple):
     meta: Mapping[str, Any]
 
 
-def read_answer(raw: Mapping[str, Any], version: str) -> PlainResult | Answer:
+def read_answer(raw: Mapping[str, Any], version: str) -> PlainResult | Returned:
     """Validate a raw result as mcp's session does.
 
     Raises:

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, cast
+from typing import cast
 
 import anyio
 import structlog
@@ -24,6 +24,7 @@ from mcp.shared.message import SessionMessage
 from gateway.config.models import ServerConfig
 from gateway.config.variables import child_env
 from gateway.errors import ProgramNotFound, ServerUnavailable
+from gateway.transport.forks import Forks
 from gateway.transport.guard import exhausted, guarded, out_of_memory, rlimits
 from gateway.transport.line_calls import LineCalls, Outbox
 from gateway.transport.link import Link
@@ -42,16 +43,6 @@ _KILL_S = 2.0
 """How long the kernel may take to end a process that got SIGKILL."""
 _ABRUPT_S = 0.5
 """How long a server that never finished its handshake has between SIGTERM and SIGKILL."""
-
-
-class Forks(Protocol):
-    """Forks processes of one server entry."""
-
-    async def start(
-        self, config: ServerConfig, protocol: asyncio.SubprocessProtocol, /
-    ) -> asyncio.SubprocessTransport | None:
-        """A process; None if it has to be spawned."""
-        ...
 
 
 class StdioTransport(asyncio.SubprocessProtocol):

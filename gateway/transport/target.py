@@ -12,8 +12,8 @@ from gateway.transport.channel import SessionChannel
 from gateway.transport.forks import Forks
 from gateway.transport.http import http_streams
 from gateway.transport.http_connection import HttpConnections
+from gateway.transport.line_calls import LineExchange, MemoryTransport
 from gateway.transport.link import Link
-from gateway.transport.memory import LineExchange, MemoryTransport
 from gateway.transport.negotiated import Connect, NegotiatedProtocol, Target
 from gateway.transport.sse import SseTransport
 from gateway.transport.stdio import StdioTransport

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,13 +12,13 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent
 from pydantic import PrivateAttr
 
-from mcp_servers.bfcl import expert
-from mcp_servers.bfcl.calls import FAILED
+from mcp_servers.bfcl import package
+from mcp_servers.bfcl.calls import FAILED, read
 from mcp_servers.bfcl.documents import Function, load_functions
 from mcp_servers.bfcl.package import CATEGORIES, Category
-from mcp_servers.bfcl.tasks import find_task, tasks_of
+from mcp_servers.bfcl.tasks import Task, find_task, tasks_of
 from mcp_servers.bfcl.world import World
-from mcp_servers.kit import CHANGE, Expert, Harness, Reply, Split, TaskItem, parser, serve
+from mcp_servers.kit import CHANGE, Call, Expert, ExpertTurn, Harness, Reply, Split, TaskItem, parser, serve
 
 WorldOf = Callable[[Context[Any, Any]], World]
 """The world of a request's trajectory."""
@@ -94,7 +95,7 @@ def create_server(*, category: Category = "base", max_trajectories: int = 4096) 
 
     @harness.expert
     def script(world: World) -> Expert:
-        return Expert(turns=list(expert.play(world.task, functions)))
+        return Expert(turns=list(play(world.task, functions)))
 
     del tasks, start, reply, script  # registered
     return server
@@ -107,3 +108,18 @@ def main() -> None:
     )
     given = arguments.parse_args()
     serve(create_server(category=given.category), given.http)
+
+
+def play(task: Task, functions: dict[str, Function]) -> Iterator[ExpertTurn]:
+    for calls in task.ground_truth:
+        if calls:
+            yield ExpertTurn(calls=[_call(text, functions) for text in calls])
+        yield ExpertTurn(content="Done." if calls else "This cannot be done with what is known and available so far.")
+
+
+def _call(text: str, functions: dict[str, Function]) -> Call:
+    """A call of the ground truth with its positional arguments named by the method's signature."""
+    name, positional, named = read(text)
+    method: Any = getattr(package.api_class(functions[name].class_name), name)
+    parameters = list(inspect.signature(method).parameters)[1 : len(positional) + 1]  # the first is `self`
+    return Call(name=name, arguments={**dict(zip(parameters, positional, strict=True)), **named})

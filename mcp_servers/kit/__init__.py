@@ -15,9 +15,10 @@ from mcp_servers.kit.records import (
     Score,
     Split,
     TaskItem,
+    digest,
     texts_for_user,
+    tool_result,
 )
-from mcp_servers.kit.results import digest, tool_result
 from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
 from mcp_servers.kit.serve import main, parser, serve
 from mcp_servers.kit.splits import Problem, Splits

@@ -1,12 +1,14 @@
-"""The harness contract's records: the messages that `score` receives, and what each harness tool returns."""
+"""The contract's records: the messages that `score` receives, and what harness tools and the policy's tools return."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, cast
 
+from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Split = Literal["train", "test"]
@@ -164,3 +166,36 @@ class Elicited(HarnessResult):
 class Snapshot(HarnessResult):
     state: dict[str, Any]
     """JSON from which `restore` makes the same world again."""
+
+
+REWARD_META = "mcp-rollout/reward"
+STATE_META = "mcp-rollout/state"
+VOLATILE_META = "mcp-rollout/volatile"
+
+
+def tool_result(
+    text: str, *, reward: float | None = None, state: Any = None, volatile: Sequence[str] = (), is_error: bool = False
+) -> CallToolResult:
+    """A result that the policy reads as `text`, for a tool that is declared `-> CallToolResult`.
+
+    Args:
+        reward: Of this turn; read from servers that the environment marks as trusted.
+        state: JSON from which the world's state after the call follows. Its digest tells which turns of several
+            trajectories were taken in the same state; None gives none.
+        volatile: Dotted paths of fields, where `text` is JSON, that differ each time although nothing else does.
+        is_error: Whether the tool refused.
+
+    Raises:
+        TypeError: `volatile` is one text, of which each letter would be a path.
+    """
+    if isinstance(volatile, str):
+        raise TypeError(f"volatile is a text; give a list of paths, as in volatile=[{volatile!r}]")
+    meta: dict[str, Any] = {} if reward is None else {REWARD_META: reward}
+    meta |= {} if state is None else {STATE_META: digest(state)}
+    meta |= {VOLATILE_META: list(volatile)} if volatile else {}
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error, _meta=meta or None)
+
+
+def digest(state: Any) -> str:
+    """A short digest of JSON, the same in every process."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:16]

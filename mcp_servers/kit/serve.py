@@ -12,8 +12,7 @@ from mcp.server.mcpserver import MCPServer
 
 from mcp_servers.kit.direct import rehearsal
 from mcp_servers.kit.direct.calls import DirectCalls
-from mcp_servers.kit.direct.door import TOKEN, Door
-from mcp_servers.kit.direct.http import serve_http
+from mcp_servers.kit.direct.http import TOKEN, Door, serve_http
 from mcp_servers.kit.direct.lines import serve_stdio
 from mcp_servers.kit.direct.pipes import standard_streams_are_pipes
 from mcp_servers.kit.process import plain_tracebacks, raise_open_files, tune_collector

@@ -18,9 +18,8 @@ from pydantic import SecretStr, ValidationError
 from mcp_servers.kit import parser, serve
 from mcp_servers.kit.direct.http import serve_http
 from mcp_servers.kit.serve import address, door
-from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
 from mcp_servers.user_simulator.live import AnswerPage, LiveUser, address_file, answer_questions, kept
-from mcp_servers.user_simulator.modelled import ModelledUser, Persona
+from mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser, Persona
 from mcp_servers.user_simulator.recordings import ReplayedUser, load_recordings
 from mcp_servers.user_simulator.scripted import Scenario
 from mcp_servers.user_simulator.server import create_server, load_by_task, simulator

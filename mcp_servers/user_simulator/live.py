@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
 from mcp_servers.user_simulator.modelled import Persona
 from mcp_servers.user_simulator.scripted import answer_of
+from mcp_wire.http_server import Server
 
 LEAVE = "/leave"
 _POLL_S = 0.5
@@ -103,7 +104,7 @@ class AnswerPage:
         host, port = listening.getsockname()[:2]
         # No access log: standard output may carry the protocol.
         config = uvicorn.Config(self.app([host, "localhost"]), log_config=None, ws="none", timeout_graceful_shutdown=1)
-        server = _PageServer(config)
+        server = Server(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listening])
             try:
@@ -205,14 +206,6 @@ def kept(url: str, port: int) -> Generator[Path]:
         yield file
     finally:
         file.unlink(missing_ok=True)
-
-
-class _PageServer(uvicorn.Server):
-    """Installs no signal handlers: the program's main server handles signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 class LiveUser:

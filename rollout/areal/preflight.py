@@ -15,7 +15,7 @@ from rollout.areal.ranks import check_ranks
 from rollout.areal.settings import Settings
 from rollout.environment.config import Environment
 from rollout.environment.parquet import count_rows
-from rollout.environment.row_validation import Row, read_task_rows
+from rollout.environment.row_validation import Row, read_task_rows, warn_of_overlap
 from rollout.formats import find_format
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.chat_template import read_chat_template
@@ -174,4 +174,5 @@ def _rows(config: MCPConfig) -> Sequence[Row]:
     if not rows:
         remedy = "name a file that `mcp-rollout data` wrote"
         raise ConfigError("has no row for mcp_agent", key="train_dataset.path", remedy=remedy)
+    warn_of_overlap(rows, [Path(config.train_dataset.path)])
     return rows

@@ -157,13 +157,11 @@ class MCPWorkflow(RolloutWorkflow):
                 if len(kept) < min(self._settings.min_group_size, len(siblings)):
                     return None
                 reward = group_advantages([siblings[number].score for number in kept])[kept.index(own)]
-            elif len(kept) < len(siblings) or any(_rows_of(played.trace) != 1 for played in siblings):
+            elif len(kept) < len(siblings) or any(
+                sum(segment.is_in_loss for segment in played.trace.segments) != 1 for played in siblings
+            ):
                 return None  # AReaL's reward_norm would take a row of the next group for the missing one
         return to_tensors(samples, [reward] * len(samples)) if samples else None
-
-
-def _rows_of(trace: Trace) -> int:
-    return sum(segment.is_in_loss for segment in trace.segments)
 
 
 def _origin(engine: InferenceEngine, data: Mapping[str, Any], sample: int) -> Origin:

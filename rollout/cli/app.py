@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "Find out whether servers can be trained against, and under which scope.",
     "check-env": "Examine whether an environment keeps the harness contract.",
     "configs": "Copy the included training configuration and environments, to edit them.",
+    "init": "Examine servers and write an environment with them, three tasks and a reward.",
     "new-server": "Write a new environment: a working server, its YAML, rows, a test and a README.",
     "data": "Write an environment's tasks as rows for verl, or examine rows before a run.",
     "serve": "Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.",

@@ -9,10 +9,17 @@ import typer
 from rich.text import Text
 
 from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, EnvironmentsDir, plain_table, print_json
+from rollout.cli.options import (
+    AsJson,
+    EnvironmentName,
+    EnvironmentsDir,
+    TasksFile,
+    load_with_tasks,
+    plain_table,
+    print_json,
+)
 from rollout.cli.output import Console
 from rollout.contract import Options, Outcome, Report, check_environment
-from rollout.environment.config import load_environment
 from rollout.environment.harness import ListedTask
 from rollout.loop.agent import build_agent
 from rollout.loop.reward import check_reward
@@ -24,7 +31,8 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def check_env(
-    environment: Annotated[str, typer.Argument(help="The environment: its YAML file or its name.")],
+    environment: EnvironmentName,
+    tasks_file: TasksFile = None,
     tasks: Annotated[int, typer.Option("-n", min=1, help="How many test tasks are played.")] = 3,
     task: Annotated[str | None, typer.Option(help="Play this task, where the environment lists none.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of --task; 0 by default.")] = None,
@@ -37,7 +45,7 @@ def check_env(
     """Examine whether an environment keeps the harness contract. Exit status 1 where a clause fails."""
     if seed is not None and task is None:
         raise ConfigError("a seed without a task", key="--seed", remedy="add --task, or leave both out")
-    loaded = load_environment(environment, environments_dir)
+    loaded = load_with_tasks(environment, environments_dir, tasks_file)
     build_agent(loaded)
     check_reward(loaded)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)

@@ -19,6 +19,8 @@ from rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
     EnvironmentsDir,
+    TasksFile,
+    load_with_tasks,
     plain_table,
     print_json,
     print_result,
@@ -27,6 +29,7 @@ from rollout.cli.options import (
 from rollout.cli.output import Console
 from rollout.environment.agent_loops import read_agent_loops
 from rollout.environment.config import Environment, load_environment
+from rollout.environment.harness import ALL
 from rollout.environment.parquet import write_parquet
 from rollout.environment.row_validation import (
     AGENT,
@@ -62,7 +65,8 @@ def data(
         str | None, typer.Argument(help="The environment: its YAML file or its name; none with --check.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The parquet file to write.")] = None,
-    split: Annotated[str, typer.Option(help="train, test or all.")] = "train",
+    tasks_file: TasksFile = None,
+    split: Annotated[str | None, typer.Option(help="train, test or all; by default train, of --tasks all.")] = None,
     rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks by default.")] = None,
     tools: Annotated[
         str | None, typer.Option(help="Tools the policy may use, comma-separated; all by default.")
@@ -96,12 +100,15 @@ def data(
     if environment is None or output is None:
         missing = "ENVIRONMENT" if environment is None else "-o"
         raise ConfigError("is not given", key=missing, remedy="mcp-rollout data ENVIRONMENT -o FILE, or --check FILE")
-    loaded = load_environment(environment, environments_dir)
+    loaded = load_with_tasks(environment, environments_dir, tasks_file)
+    split = split or ("train" if tasks_file is None else ALL)
     selected = None if tools is None else tuple(name.strip() for name in tools.split(","))
     tasks = anyio.run(_tasks, loaded, split, rows, selected)
     write_parquet(output, tasks, split=split, agent=agent)
     record = {"path": str(output), "environment": loaded.name, "split": split, "rows": len(tasks)}
-    print_result(record, f"{output}: {len(tasks)} {split} rows of {loaded.name}", as_json=as_json)
+    print_result(
+        record, f"{output}: {len(tasks)} {'' if split == ALL else f'{split} '}rows of {loaded.name}", as_json=as_json
+    )
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -44,24 +44,26 @@ UNFIT, UNKNOWN = 1, 3
 app = typer.Typer(add_completion=False)
 
 
+Calls = Annotated[
+    list[str] | None, typer.Option("--call", metavar="[SERVER/]TOOL=JSON", help="A call that probes may make.")
+]
+AllowWrites = Annotated[
+    bool, typer.Option("--allow-writes", help="Probes may also write to servers behind a url or with credentials.")
+]
+AllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", help="Probes may call tools that reach the network or other processes.")
+]
+
+
 @app.command()
 def doctor(
     file: File,
     server: Annotated[list[str] | None, typer.Option(help="Examine this server only; may be repeated.")] = None,
     tokenizer: Tokenizer = None,
     chat_template: ChatTemplateFile = None,
-    call: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[SERVER/]TOOL=JSON", help="A call that probes may make; may be repeated."),
-    ] = None,
-    allow_writes: Annotated[
-        bool,
-        typer.Option("--allow-writes", help="Probes may also write to servers behind a url or with credentials."),
-    ] = False,
-    allow_outside: Annotated[
-        bool,
-        typer.Option("--allow-outside", help="Probes may call tools that reach the network or other processes."),
-    ] = False,
+    call: Calls = None,
+    allow_writes: AllowWrites = False,
+    allow_outside: AllowOutside = False,
     fix: Annotated[
         Path | None,
         typer.Option(metavar="COPY", help="Write a copy of FILE with scopes, ${lease.dir} and timeouts as found."),
@@ -75,18 +77,46 @@ def doctor(
     Stdio servers are probed on copies of their data, in processes that can write nowhere else. Exit status 0 where all
     can, 1 where one cannot, 3 where the probes could not find out; the report then lists the options to add.
     """
-    target = load_target(file, environments_dir, all_valid=False)
-    chosen = _chosen(target, server or [])
-    config = target.config.model_copy(
-        update={"servers": {name: entry for name, entry in target.config.servers.items() if name in chosen}}
-    )
     options = Options(
-        call_options=tuple(parse_call_option(text, chosen) for text in call or ()),
         allow_writes=allow_writes,
         allow_outside=allow_outside,
         counter=load_counter(tokenizer, chat_template),
         at_a_time=at_a_time,
-        key=target.key,
+    )
+    target = load_target(file, environments_dir, all_valid=False)
+    reports, interrupted = reported(target, options, servers=server, calls=call, fix=fix, as_json=as_json)
+    fit = fitness(reports)
+    if interrupted:
+        return INTERRUPTED
+    return 0 if fit else UNKNOWN if fit is None else UNFIT
+
+
+def fitness(reports: Iterable[ServerReport]) -> bool | None:
+    """Whether all servers are fit; None where some may be and none is unfit."""
+    fits = {report.fit for report in reports}
+    return False if False in fits else None if None in fits else True
+
+
+def reported(
+    target: Target,
+    options: Options,
+    *,
+    servers: list[str] | None = None,
+    calls: list[str] | None = None,
+    fix: Path | None = None,
+    as_json: bool = False,
+) -> tuple[list[ServerReport], bool]:
+    """Examine servers, print the reports and write the fixed copy; returns the reports, and whether it was interrupted.
+
+    Raises:
+        ConfigError: an option names no server or tool, or the copy cannot be written.
+    """
+    chosen = _chosen(target, servers or [])
+    config = target.config.model_copy(
+        update={"servers": {name: entry for name, entry in target.config.servers.items() if name in chosen}}
+    )
+    options = replace(
+        options, call_options=tuple(parse_call_option(text, chosen) for text in calls or ()), key=target.key
     )
     if fix is not None and target.environment is not None:
         raise ConfigError(
@@ -105,18 +135,15 @@ def doctor(
     by_name = dict(finished)
     by_name |= {name: _invalid_entry(name, fault) for name, fault in target.faults.items() if name in chosen}
     reports = [by_name[name] for name in chosen if name in by_name]
-    fits = {report.fit for report in reports}
-    fit = False if False in fits else None if None in fits else True
     if as_json:
-        print_json({"file": target.source, "fit": fit, "servers": [report.as_json() for report in reports]})
+        shown = {"file": target.source, "fit": fitness(reports), "servers": [report.as_json() for report in reports]}
+        print_json(shown)
     else:
         print_reports(reports, Console())
     if fix is not None:
         for line in write_fixed(target.source, fix, target.key, reports):
             typer.echo(f"{fix}: {line}", err=True)
-    if interrupted:
-        return INTERRUPTED
-    return 0 if fit else UNKNOWN if fit is None else UNFIT
+    return reports, interrupted
 
 
 def _invalid_entry(name: str, fault: ConfigError) -> ServerReport:
@@ -176,9 +203,9 @@ def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
 
 async def _task(environment: Environment) -> tuple[str, int] | None:
     """A task of the environment to reset its servers to; None where it lists none or its server fails."""
-    if environment.tasks is None:
+    server = environment.tasks.server if environment.tasks else None
+    if server is None:
         return None
-    server = environment.tasks.server
     config = environment.model_copy(update={"servers": {server: environment.servers[server]}})
     try:
         async with Gateway(config, name="doctor") as gateway:

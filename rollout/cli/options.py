@@ -17,12 +17,14 @@ from gateway.config.models import GatewayConfig
 from gateway.config.servers_file import read_servers
 from gateway.errors import ConfigError, raise_all
 from rollout.cli.output import Console, json_visible
-from rollout.doctor.fidelity import TokenCounter
 from rollout.environment.config import Environment, environment_file, load_environment
-from rollout.tokens.chat_template import read_chat_template
+from rollout.tokens.chat_template import ChatTemplate, read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
+TasksFile = Annotated[
+    Path | None, typer.Option("--tasks", metavar="FILE", help="Tasks from a .jsonl or .parquet file, one on each row.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 EnvironmentsDir = Annotated[
     Path | None,
@@ -119,6 +121,12 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
     return Target(config=environment, environment=environment, source=environment.file)
 
 
+def load_with_tasks(name: str, environments_dir: Path | None, tasks: Path | None) -> Environment:
+    """The environment, with the tasks of --tasks if it is given. Raises ConfigError as `load_environment`."""
+    environment = load_environment(name, environments_dir)
+    return environment if tasks is None else environment.with_tasks(tasks)
+
+
 def template_text(tokenizer: str | None, chat_template: Path | None) -> str | None:
     """The text of --chat-template. Raises ConfigError: it cannot be read, or there is no --tokenizer to go with it."""
     if tokenizer is None and chat_template is not None:
@@ -126,14 +134,10 @@ def template_text(tokenizer: str | None, chat_template: Path | None) -> str | No
     return read_chat_template(chat_template, key="--chat-template")
 
 
-def load_counter(tokenizer: str | None, chat_template: Path | None) -> TokenCounter | None:
+def load_counter(tokenizer: str | None, chat_template: Path | None) -> ChatTemplate | None:
     """Load what counts a tool's tokens; None where no tokenizer is given. Raises ConfigError: it cannot be read."""
     text = template_text(tokenizer, chat_template)
-    if tokenizer is None:
-        return None
-    from rollout.tokens.counting import ToolTokenCounter
-
-    return ToolTokenCounter(tokenizer, chat_template=text)
+    return None if tokenizer is None else ChatTemplate(tokenizer, chat_template=text)
 
 
 def print_json(record: Any) -> None:

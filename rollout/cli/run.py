@@ -20,7 +20,7 @@ from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from rollout.cli.live import ProgressEvery, shown_live
-from rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir
+from rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir, TasksFile
 from rollout.cli.run_report import Played, print_report
 from rollout.cli.worlds import Cassettes, HostsOption, Record, ReplayFrom, ReplayMissing, opened_hosts, with_hosts
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
@@ -29,15 +29,16 @@ from rollout.engines.sampling import SamplingParameters
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
+from rollout.environment.harness import ALL
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
-from rollout.evaluation.summary import Outcome, note_on_roots, notes_on_trees
+from rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
 from rollout.process import export_spans, tune_collector
 from rollout.tokens.chat_template import read_chat_template
 from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, TokenIds
+from rollout.trace.run_record import RunRecord, TokenIds, file_digest
 from rollout.trace.store import TraceStore, read_traces
 
 app = typer.Typer(add_completion=False)
@@ -54,9 +55,10 @@ def run(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
+    tasks: TasksFile = None,
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1,
-    split: Annotated[str, typer.Option(help="train, test or all.")] = "test",
+    split: Annotated[str | None, typer.Option(help="train, test or all; by default test, of --tasks all.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     response_tokens: Annotated[
@@ -100,7 +102,10 @@ def run(
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
     written_as = None if engine in WITHOUT_MODEL else tool_format
-    loaded = with_hosts(load_environments(environments, environments_dir, tool_format=written_as), hosts)
+    split = split or ("test" if tasks is None else ALL)
+    if tasks is not None and len(environments) > 1:
+        raise ConfigError("is for one environment", key="--tasks", remedy="run the environments one after the other")
+    loaded = with_hosts(load_environments(environments, environments_dir, tool_format=written_as, tasks=tasks), hosts)
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     for environment in loaded:
@@ -128,6 +133,7 @@ def run(
         body=_json_object(body),
     )
     settings: Settings = {"split": split, "response-tokens": response_tokens, "max-tokens": max_tokens}
+    settings |= {"tasks": file_digest(tasks)} if tasks is not None else {}
     settings |= engine_settings(options)
     play = partial(
         _play,
@@ -221,6 +227,8 @@ async def _play(
             )
             gateways[environment.name] = gateway
             tasks = await environment_tasks(environment, gateway, split, rows)
+            if note := note_on_rewards(environment, tasks):
+                typer.echo(f"note: {note}", err=True)
             if isinstance(engine, ModelEngine) and tasks:
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
                 engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)

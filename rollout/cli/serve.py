@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError
+from gateway.serve.app import serving
 from gateway.serve.config import ServeConfig, read_tokens
-from gateway.serve.server import serving
 from mcp_wire.door import is_loopback
 from rollout.cli.options import EnvironmentsDir, File, Target, load_target
 from rollout.environment.startup import opened

@@ -27,8 +27,8 @@ from rollout.cli.options import (
     print_json,
 )
 from rollout.cli.output import Console
-from rollout.doctor.fidelity import TokenCounter
 from rollout.environment.startup import opened_where_possible
+from rollout.tokens.chat_template import ChatTemplate
 from rollout.trace.stats import STEP
 
 _MESSAGES = 512
@@ -107,10 +107,10 @@ def _print_tools(offers: Offers, target: Target) -> None:
                 name = ""
 
 
-def _print_cost(offers: Offers, counter: TokenCounter) -> None:
+def _print_cost(offers: Offers, counter: ChatTemplate) -> None:
     """Print what the policy's tools add to every prompt, and the prompt length that allows for it."""
     shown = policy_tools(offers.catalogue)
-    cost = counter.tools([tool.openai_schema() for tool in shown])
+    cost = counter.count_tools([tool.openai_schema() for tool in shown])
     if cost is None:
         remedy = "name a model that was trained to call tools, or give a --chat-template"
         raise ConfigError("the chat template shows no tools", key="--tokenizer", remedy=remedy)
@@ -130,7 +130,7 @@ def _summary(tool: ToolDefinition) -> str:
     return (f"[{tool.role}] " if tool.role else "") + f"({arguments}) " + plain(first)
 
 
-def _record(tool: ToolDefinition, offers: Offers, counter: TokenCounter | None) -> dict[str, Any]:
+def _record(tool: ToolDefinition, offers: Offers, counter: ChatTemplate | None) -> dict[str, Any]:
     return {
         "server": tool.server,
         "tool": tool.name,
@@ -141,5 +141,5 @@ def _record(tool: ToolDefinition, offers: Offers, counter: TokenCounter | None) 
         "input_schema": tool.input_schema,
         "hash": tool.digest if tool.audience is Audience.POLICY else None,
         "hidden_text": [str(found) for found in offers.hidden_text[tool.server] if found.of == tool.name],
-        "tokens": None if counter is None else counter.tools([tool.openai_schema()]),
+        "tokens": None if counter is None else counter.count_tools([tool.openai_schema()]),
     }

@@ -20,8 +20,7 @@ from rollout.cli.trace_view import TokenizerPath, explain, view
 from rollout.trace.entries import COLUMNS, Entry
 from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
-from rollout.trace.tokens import token_lines
-from rollout.trace.view import difference, render, searched
+from rollout.trace.view import difference, render, searched, token_lines
 from rollout.viewer.directory import Directory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")

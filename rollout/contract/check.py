@@ -13,7 +13,8 @@ from rollout.contract.clauses import ClauseFailed, ClauseUntested
 from rollout.contract.play import CheckSetup
 from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
 from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask, list_tasks
+from rollout.environment.harness import ALL, ListedTask
+from rollout.environment.rows import listed_tasks
 from rollout.environment.startup import opened_environment
 
 Examine = Callable[[CheckSetup], Awaitable[str]]
@@ -125,7 +126,7 @@ async def _items(setup: CheckSetup, options: Options) -> list[ListedTask]:
     if options.task is not None or tasks is None:
         return [options.task or _UNLISTED]
     async with setup.lease(None) as session:
-        for split in ("test", "train"):
-            if items := await list_tasks(session, tasks.server, split, limit=options.tasks):
-                return items[: options.tasks]
+        for split in (ALL,) if tasks.file else ("test", "train"):
+            if items := await listed_tasks(tasks, session, split, options.tasks):
+                return list(items)
     return [_UNLISTED]

@@ -14,10 +14,13 @@ from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
-from rollout.contract.play import CheckSetup, difference
+from rollout.contract.play import CheckSetup, difference, neutral
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from rollout.environment.harness import SPLITS, list_tasks
+from rollout.environment.harness import ALL, SPLITS, list_tasks
+from rollout.environment.rows import environment_tasks
+from rollout.environment.task import question
 from rollout.environment.validation import missing_roles
+from rollout.loop.world_calls import examine
 from rollout.types import Message
 
 _ARGUMENTS = {
@@ -50,7 +53,7 @@ async def roles(setup: CheckSetup) -> str:
         if missing := missing_roles(setup.environment, session):
             raise missing[0]
         tasks = setup.environment.tasks
-        if tasks is not None and not session.has(Role.TASKS, tasks.server):
+        if tasks is not None and not tasks.file and not session.has(Role.TASKS, tasks.server or ""):
             raise ClauseFailed(f"tasks.server: server {tasks.server!r} has no tool with the role tasks")
     return "all there"
 
@@ -74,9 +77,15 @@ async def hidden(setup: CheckSetup) -> str:
 
 
 async def tasks(setup: CheckSetup) -> str:
-    if setup.environment.tasks is None:
-        raise ClauseUntested("the environment names no tasks.server")
-    server = setup.environment.tasks.server
+    named = setup.environment.tasks
+    if named is None:
+        raise ClauseUntested("the environment has no tasks")
+    if named.file is not None:
+        # Compared with the tools and the reward of the environment.
+        found = await environment_tasks(setup.environment, setup.gateway, ALL, None)
+        repeated = len(found) - len({question(task.prompt) for task in found})
+        return f"{len(found)} in the file, {repeated} of which repeat the prompt of another"
+    server = named.server or ""
     listed: dict[str, set[tuple[str, int]]] = {}
     async with setup.lease(None) as session:
         for split in SPLITS:
@@ -210,7 +219,10 @@ async def elicit(setup: CheckSetup) -> str:
 
 async def score(setup: CheckSetup) -> str:
     server = setup.environment.reward.server
+    checked = await _checks(setup)
     if server is None:
+        if checked:
+            return checked
         raise ClauseUntested("the environment names no reward.server")
     seen: list[float] = []
     for item in setup.items:
@@ -221,7 +233,22 @@ async def score(setup: CheckSetup) -> str:
             await play.finish()
             found.append(await _checked_score(setup, session, play.messages, server))
             seen += [each.score for each in found]
-    return f"{len(seen)} scores from {min(seen):g} to {max(seen):g}"
+    return f"{len(seen)} scores from {min(seen):g} to {max(seen):g}" + (f"; {checked}" if checked else "")
+
+
+async def _checks(setup: CheckSetup) -> str:
+    """Make the tasks' checks in worlds that no policy has touched; empty where there are none."""
+    checked = [item for item in setup.items if item.check]
+    held = 0
+    for item in checked:
+        async with setup.lease(item) as session:
+            one, other = [
+                [(each.holds, neutral(session, each.call.text)) for each in await examine(session, item.check)]
+                for _ in range(2)
+            ]
+        expect_same(one, other, f"task {item.task!r}: what the checks return, asked twice,")
+        held += all(holds for holds, _ in one)
+    return f"checks of {len(checked)} tasks, all of which hold before any turn in {held}" if checked else ""
 
 
 async def _checked_score(setup: CheckSetup, session: Session, messages: Sequence[Message], server: str) -> Score:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from gateway.connection.any_connection import LocalConnection
+from gateway.connection.connection import Connection
 from gateway.errors import ServesWorlds
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
@@ -22,6 +22,7 @@ from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
+from rollout.loop.world_calls import prepare
 from rollout.types import Message, shared_beginning
 
 _READS = 12
@@ -82,7 +83,7 @@ class Play:
             pass
 
     async def score(self) -> Score | None:
-        """Return the final score; None where no server scores."""
+        """Return the final score; None if no server scores."""
         server = self._environment.reward.server
         return None if server is None else await calls.score(self._session, server, self.messages)
 
@@ -116,7 +117,7 @@ class CheckSetup:
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
 
-    connections: set[LocalConnection] = field(default_factory=set[LocalConnection])
+    connections: set[Connection] = field(default_factory=set[Connection])
     """Those of all leases so far."""
 
     @asynccontextmanager
@@ -128,16 +129,23 @@ class CheckSetup:
             try:
                 if item is not None:
                     await session.reset(item.task)
+                    await prepare(session, item.setup)
                 yield session
             finally:
                 for server in self.environment.servers:
                     with suppress(ServesWorlds):  # whose worlds are on another host
                         self.connections.add(session.connection(server))
 
+    async def renew(self, session: Session, item: ListedTask) -> None:
+        """Reset a session in the middle of its trajectory, and prepare the task's world again if that removed it."""
+        await session.reset(item.task)
+        if any(session.has(Role.RESET, server) for server in self.environment.servers):
+            await prepare(session, item.setup)
+
     async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
-        """Return the expert's turns; None where there is no expert."""
+        """Return the expert's turns; None if there is no expert."""
         tasks = self.environment.tasks
-        if tasks is None or not session.has(Role.EXPERT, tasks.server):
+        if tasks is None or tasks.server is None or not session.has(Role.EXPERT, tasks.server):
             return None
         return await calls.expert(session, tasks.server, item)
 
@@ -206,7 +214,7 @@ def _text(result: ToolResult) -> str:
 
 
 def difference(one: object, other: object) -> str | None:
-    """Describe where two observations first differ; None where they are equal."""
+    """Describe where two observations first differ; None if they are equal."""
     for left, right in zip_longest(_leaves(one, ""), _leaves(other, "")):
         if left != right:
             where, _ = left or right or ("", None)

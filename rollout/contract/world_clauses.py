@@ -22,7 +22,7 @@ async def reset(setup: CheckSetup) -> str:
         for gateway in (setup.gateway, setup.gateway, setup.elsewhere):
             async with setup.lease(item, gateway) as session:
                 world = await view(setup.environment, session, item)
-                await session.reset(item.task)  # a reset in the middle of a trajectory
+                await setup.renew(session, item)  # a reset in the middle of a trajectory
                 again = await view(setup.environment, session, item)
             expect_same(world, again, f"task {item.task!r}, reset twice in a trajectory,")
             seen.append([world, await setup.solo(item, gateway)])
@@ -54,7 +54,7 @@ async def expert(setup: CheckSetup) -> str:
 
 
 def beyond_limits(turns: Sequence[Turn], limits: LimitsConfig) -> str | None:
-    """Describe how a script exceeds the environment's own limits; None where it keeps them."""
+    """Describe how a script exceeds the environment's own limits; None if it keeps them."""
     made = [len(turn.calls or ()) for turn in turns]
     for needed, allowed, key in (
         (len(turns), limits.assistant_turns or DEFAULT_ASSISTANT_TURNS, "assistant_turns"),
@@ -93,7 +93,7 @@ async def release(setup: CheckSetup) -> str:
             for _ in range(2):
                 if session.has(Role.RELEASE, server):
                     await calls.release(session, server)
-        await session.reset(item.task)
+        await setup.renew(session, item)
         expect_same(fresh, await view(setup.environment, session, item), "after release and reset the world")
     return "twice, then reset"
 

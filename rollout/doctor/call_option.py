@@ -24,7 +24,7 @@ def parse_call_option(text: str, servers: Sequence[str]) -> CallOption:
 
 
 def addressed_server(name: str, servers: Sequence[str]) -> str | None:
-    """Return the server of `SERVER/TOOL`, None where no server is named; names of servers may contain slashes, too."""
+    """Return the server of `SERVER/TOOL`, None if no server is named; names of servers may contain slashes, too."""
     return max((server for server in servers if name.startswith(f"{server}/")), key=len, default=None)
 
 

@@ -19,9 +19,9 @@ from gateway.gateway import Gateway
 from gateway.leases.janitor import names_lease_dir
 from gateway.leases.session import Session
 from gateway.types import Role, Scope, ToolDefinition
-from rollout.doctor import conclusion, fault_injection
-from rollout.doctor.advice import own_scope
-from rollout.doctor.fidelity import TokenCounter, examine_tools, schema_problems
+from rollout.doctor import fault_injection
+from rollout.doctor.advice import conclude, leaks, own_scope, shares_files
+from rollout.doctor.fidelity import examine_tools, schema_problems
 from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
@@ -30,6 +30,7 @@ from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, w
 from rollout.doctor.tool_words import Hints, Sort, credentials_of
 from rollout.doctor.verdict import Visit
 from rollout.environment.harness import list_tasks
+from rollout.tokens.chat_template import ChatTemplate
 
 _LONGEST_PAUSE_S = 1.0
 """Between two looks of a lease that is alone, to tell what changes with time."""
@@ -44,7 +45,7 @@ class Options:
     """Whether probes may write where the server has no throwaway place: behind a url, or with credentials."""
     allow_outside: bool = False
     """Whether probes may call tools that reach the network or other processes."""
-    counter: TokenCounter | None = None
+    counter: ChatTemplate | None = None
     task: tuple[str, int] | None = None
     """Task and seed that servers with a reset are reset to; None takes the server's first task."""
     calls: int = 20
@@ -101,12 +102,12 @@ class Examination:
                 if self._throwaway is not None and shared is None:
                     more.append(await self._visit(own))  # a second fresh lease, to tell what is random
                 directories: list[Visit] = []
-                if self._throwaway is not None and shared is not None and conclusion.shares_files(shared, apart):
+                if self._throwaway is not None and shared is not None and shares_files(shared, apart):
                     directories.append(await self._visit(own, per_lease=True))
-                    if conclusion.leaks(directories[0], [shared, apart]):  # by chance, if not again
+                    if leaks(directories[0], [shared, apart]):  # by chance, if not again
                         directories.append(await self._visit(own, per_lease=True))
                 self._report.start = Latency.of(self._starts)
-                conclusion.conclude(
+                conclude(
                     self._report,
                     self._entry,
                     shared=shared,
@@ -266,7 +267,7 @@ class Examination:
             shown = {tool.name: tool for tool in session.tools.values() if tool.server == server}
             report.tools = examine_tools(raw, connection.tools, shown, counter=self._options.counter)
             if self._options.counter is not None:
-                report.tokens = self._options.counter.tools([tool.openai_schema() for tool in shown.values()])
+                report.tokens = self._options.counter.count_tools([tool.openai_schema() for tool in shown.values()])
             report.notes += schema_problems(connection.tools)
             self._hints = Hints.by_tool(raw)
             most = max((each.trajectories for each in self._hints.values()), default=0)

@@ -12,7 +12,7 @@ import signal
 import anyio
 import anyio.lowlevel
 
-from gateway.connection.any_connection import LocalConnection
+from gateway.connection.connection import Connection
 from gateway.errors import CallTimeout, GatewayError
 from rollout.doctor.report import Behaviour
 
@@ -20,7 +20,7 @@ NOT_OURS = Behaviour(well=None, said="not tried: the process is not ours to stop
 IN_PROCESS = Behaviour(well=None, said="not tried: it runs inside the trainer, and a hang there hangs the trainer")
 
 
-async def hang(connection: LocalConnection, *, timeout_s: float) -> Behaviour:
+async def hang(connection: Connection, *, timeout_s: float) -> Behaviour:
     """Stop the process (SIGSTOP), make a request, resume the process and repeat the request."""
     pid = connection.pid
     assert pid is not None
@@ -50,7 +50,7 @@ async def hang(connection: LocalConnection, *, timeout_s: float) -> Behaviour:
     return Behaviour(well=True, said=f"a call ended after {timeout_s:g} s; resumed, it answered again")
 
 
-async def kill(connection: LocalConnection, *, timeout_s: float) -> Behaviour:
+async def kill(connection: Connection, *, timeout_s: float) -> Behaviour:
     """Kill the process (SIGKILL) while a request is unanswered."""
     pid = connection.pid
     assert pid is not None

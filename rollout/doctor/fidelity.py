@@ -5,25 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
 from gateway.schemas.check import schema_fault
 from gateway.types import Audience, ToolDefinition, canonical_json
 from rollout.doctor.report import ToolReport
-
-
-class TokenCounter(Protocol):
-    """Counts tokens of tools under a tokenizer."""
-
-    def text(self, text: str) -> int:
-        """Tokens of a text."""
-        ...
-
-    def tools(self, tools: Sequence[Mapping[str, Any]]) -> int | None:
-        """Tokens that these tools add to a prompt; None where the chat template does not render tools."""
-        ...
+from rollout.tokens.chat_template import ChatTemplate
 
 
 def examine_tools(
@@ -31,7 +20,7 @@ def examine_tools(
     tools: Sequence[ToolDefinition],
     exposed: Mapping[str, ToolDefinition],
     *,
-    counter: TokenCounter | None,
+    counter: ChatTemplate | None,
 ) -> tuple[ToolReport, ...]:
     """Compare the tools as the server sent them with the tools as the policy is shown them.
 
@@ -57,7 +46,7 @@ def examine_tools(
                 read_only=tool.read_only,
                 faithful=not difference,
                 difference=difference,
-                tokens=counter.text(canonical_json(final.openai_schema())) if counter and not tool.role else None,
+                tokens=counter.count(canonical_json(final.openai_schema())) if counter and not tool.role else None,
                 described=bool(final.description.strip()),
                 hidden=tuple(map(str, find_hidden_in_tool(tool))),
             )

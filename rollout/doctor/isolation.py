@@ -107,7 +107,7 @@ class Player:
     """Makes calls in one lease, one after the other.
 
     Args:
-        place: The throwaway directory of the server; None where it has none, or the lease has one of its own.
+        place: The throwaway directory of the server; None if it has none, or the lease has one of its own.
         named: What the entry names below the lease's directory; the first that is a directory is where paths point.
     """
 
@@ -119,7 +119,10 @@ class Player:
         directory = _directory_in(self._root, named)
         self._around = Surroundings(word=word, directory=directory, page=page)
         if session.lease_dir is not None:
-            _put_file(Path(directory), word)
+            # There before the first call, as in `Throwaway.prepare`.
+            file = Path(directory, f"{word}.txt")
+            if not file.exists():
+                file.write_text("one line\n")
         self._found = Found()
 
     async def play(self, calls: Iterable[ProbeCall], run: Run) -> Run:
@@ -193,13 +196,6 @@ def _directory_in(root: str, named: Sequence[str]) -> str:
     # The directory of a lease whose template is one directory: an entry names that, as `${lease.dir}/files`.
     inside = [each for each in Path(root).iterdir() if each.is_dir()] if root != "/tmp" else []
     return str(inside[0]) if len(inside) == 1 else root
-
-
-def _put_file(directory: Path, word: str) -> None:
-    """Put a file into a lease's directory that is there before the first call, as `Throwaway.prepare` does."""
-    file = directory / f"{word}.txt"
-    if not file.exists():
-        file.write_text("one line\n")
 
 
 def _with_lease_dir(arguments: dict[str, Any], root: str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Determinism:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Behaviour:
-    """What happened when the server was stopped or killed. `well` is None where that could not be tried."""
+    """What happened when the server was stopped or killed. `well` is None if that could not be tried."""
 
     well: bool | None
     said: str
@@ -104,7 +104,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """The scope to train under; None where no scope is safe."""
+    """The scope to train under; None if no scope is safe."""
 
     scope: str | None
     reason: str
@@ -156,7 +156,7 @@ class ServerReport:
 
     @property
     def fit(self) -> bool | None:
-        """None where the probes found no problem and cannot tell whether trajectories are isolated."""
+        """None if the probes found no problem and cannot tell whether trajectories are isolated."""
         if self.problems:
             return False
         return None if self.unknown else True

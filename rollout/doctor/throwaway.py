@@ -176,6 +176,8 @@ class Throwaway:
         env = {name: moved[text] for name, text in self.entry.env.items() if text in moved}
         if HOME in tops:
             env["HOME"] = LEASE_DIR
+        if not tops:  # files in the temporary directory are not among those that are listed
+            env["TMPDIR"] = LEASE_DIR
         cwd = LEASE_DIR if WORK in tops and self.entry.cwd is None else None
         paths = {each.path: _resolved(each.path, self.entry.cwd) for each in self.relocations if each.name in tops}
         data = {_base(path): str(found) for path, found in paths.items() if found.exists()}

@@ -13,6 +13,7 @@ from uuid import uuid4
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from gateway.errors import ConfigError
 from rollout.decoding.batch import Ending, Request
@@ -75,6 +76,7 @@ def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTraine
         raise ConfigError(problem, key="--engine", remedy="give a directory as save_pretrained writes it")
     if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ConfigError(f"there is no {dtype!r}", key="--dtype", remedy="one of float32, bfloat16, float16")
+    disable_progress_bar()  # of lines that move the cursor, beside those of a command
     on = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype or "auto", local_files_only=True)

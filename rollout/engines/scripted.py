@@ -105,13 +105,13 @@ class WithoutModel:
 
     def check(self, environment: Environment) -> None:
         """Raises ConfigError for `expert` in an environment that has none."""
-        if self.name == "expert" and environment.tasks is None:
+        if self.name == "expert" and not _expert_of(environment):
             raise ConfigError("the environment has no expert", file=environment.file, key="tasks.server")
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
         encode = self._tokens.encode
-        if self.name == "expert" and environment.tasks is not None:
-            script = await expert_script(session, task, environment.tasks.server)
+        if self.name == "expert" and (server := _expert_of(environment)):
+            script = await expert_script(session, task, server)
             return ScriptedPolicy(script, encode, stop=IM_END)
         if self.name == "random":
             # Above all bits of the rest: with the run's seed 0, row and sample alone decide.
@@ -126,3 +126,7 @@ def _completion(ids: list[int], max_tokens: int) -> Completion:
     reason = FinishReason.STOP if len(ids) <= max_tokens else FinishReason.LENGTH
     ids = ids[:max_tokens]
     return Completion(ids=ids, logprobs=[0.0] * len(ids), finish_reason=reason)
+
+
+def _expert_of(environment: Environment) -> str | None:
+    return environment.tasks.server if environment.tasks else None

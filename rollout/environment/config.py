@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.mapping_file import read_mapping
+from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
 from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.config.pydantic_errors import near
-from gateway.config.servers_file import no_servers, read_entries, validate_around
+from gateway.config.pydantic_errors import near, validate
+from gateway.config.servers_file import load_servers, no_servers, read_entries, read_servers, validate_around
 from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
 from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
@@ -28,6 +29,8 @@ from rollout.environment.sections import (
 )
 
 DEFAULT_ASSISTANT_TURNS = 15
+SOLVED = RewardConfig(weights={Component.SOLVED: 1.0})
+"""The reward of tasks from a file where the environment has none."""
 INCLUDED_CONFIGS = Path(__file__).parents[1] / "configs"
 """The environments, recipes and base configuration of this package: `configs/` of a checkout, copied into wheels."""
 DEFAULT_DIRECTORIES = (Path("configs/environments"), INCLUDED_CONFIGS / "environments")
@@ -85,11 +88,23 @@ class ServerReference(Section):
     """The server's name."""
 
 
-class TasksConfig(ServerReference):
-    """The server of the tasks, and what its expert earns."""
+class TasksConfig(Section):
+    """Where the tasks come from: a file, or a server, which may also have an expert for the tasks of a file."""
 
+    server: str | None = None
+    """The server that lists the tasks, unless a file does, and that plays the expert."""
+    file: Path | None = None
+    """A file of tasks, `.jsonl` or `.parquet`, beside the environment's file."""
+    test_share: float = Field(default=0.2, ge=0, le=1)
+    """Of a file: the expected share of its prompts in the split `test`. The content of a prompt decides."""
     expert_reward: float = 1.0
     """The least score of the expert's scripts, for environments in which 1 cannot be had; `check-env` demands it."""
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if self.server is None and self.file is None:
+            raise InvalidValue("names neither a server nor a file", "write {file: tasks.jsonl} or {server: NAME}")
+        return self
 
 
 class Environment(GatewayConfig):
@@ -104,6 +119,7 @@ class Environment(GatewayConfig):
     description: str = ""
     """For people."""
     servers: dict[str, ServerConfig] = Field(min_length=1)
+    """Entries by name; in the file also the name of an `mcpServers` file beside it."""
     system: tuple[SystemPart, ...] = ()
     """Parts of the system message that rows begin with, joined by blank lines. A single part needs no list, and a text
     no key."""
@@ -111,7 +127,7 @@ class Environment(GatewayConfig):
     """The server that simulates the user (roles `start` and `reply`)."""
     reward: RewardConfig = RewardConfig()
     tasks: TasksConfig | None = None
-    """The server that lists the tasks and the expert's scripts (roles `tasks` and `expert`)."""
+    """The server that lists the tasks and the expert's scripts (roles `tasks` and `expert`), or a file of tasks."""
     limits: LimitsConfig = LimitsConfig()
     results: ResultsConfig = ResultsConfig()
     thinking: ThinkingConfig = ThinkingConfig()
@@ -139,6 +155,12 @@ class Environment(GatewayConfig):
     def has_user_messages(self) -> bool:
         """Whether a user message can follow the policy's: from the user, or from an agent."""
         return self.user is not None or self.agent is not None
+
+    def with_tasks(self, file: Path) -> Environment:
+        """The environment with its tasks from a file, which are rewarded by `solved` where it has no reward."""
+        tasks = TasksConfig(file=file) if self.tasks is None else self.tasks.model_copy(update={"file": file})
+        reward = SOLVED if self.reward == RewardConfig() else self.reward
+        return self.model_copy(update={"tasks": tasks, "reward": reward})
 
     @property
     def as_chain(self) -> Environment:
@@ -180,19 +202,29 @@ class Environment(GatewayConfig):
 
 
 def load_environment(name: str | Path, directory: str | Path | None = None) -> Environment:
-    """Read an environment: the YAML file `name`, or the environment of that name (see `environment_file`).
+    """Read an environment: the file `name`, or the environment of that name (see `environment_file`).
+
+    An `mcpServers` file is an environment of these servers, whose tasks come from a file and are rewarded by `solved`.
 
     Raises:
         ConfigError: there is no such environment, or its file is invalid; the message names file, key and remedy.
     """
-    is_path = str(name).endswith((".yaml", ".yml"))
+    is_path = str(name).endswith((".yaml", ".yml", *JSON_SUFFIXES))
     path = Path(name) if is_path else environment_file(str(name), directory)
     if not path.is_file():
         raise ConfigError("no such file", file=path, remedy="correct the path")
-    raw = read_mapping(path)
+    if path.suffix in JSON_SUFFIXES:
+        return _of_servers(path)
+    raw = _beside(read_mapping(path), path)
     if "servers" not in raw:
         raise no_servers(raw, path, key="servers", expected="expected servers: {NAME: {command: ...}}")
-    entries = read_entries(_required_by_default(raw.pop("servers")), file=path)
+    given = raw.pop("servers")
+    if isinstance(given, str):  # a servers file beside this one
+        found = read_servers(path.parent / given)
+        raw = _settings(found.config) | raw
+        entries = replace(found.entries, servers=_required(found.config))
+    else:
+        entries = read_entries(_required_by_default(given), file=path)
     faults = Faults([each for fault in entries.faults.values() for each in faults_of(fault)])
     with faults.collected():
         found = validate_around(Environment, {"name": path.stem, **raw, "file": str(path)}, entries, file=path)
@@ -201,19 +233,51 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
     raise one_error(faults)
 
 
+def _of_servers(path: Path) -> Environment:
+    config = load_servers(path)
+    given = {"servers": _required(config), "name": path.stem, "file": str(path), "reward": SOLVED}
+    return validate(Environment, _settings(config) | given, file=path)
+
+
+def _required(config: GatewayConfig) -> dict[str, ServerConfig]:
+    return {name: entry.model_copy(update={"required": True}) for name, entry in config.servers.items()}
+
+
+def _settings(config: GatewayConfig) -> dict[str, Any]:
+    """What a servers file says beside its servers."""
+    return {name: getattr(config, name) for name in config.model_fields_set - {"servers"}}
+
+
+def _beside(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of an environment's file with the paths that are relative to it, and the reward of a file's tasks."""
+    tasks, reward = raw.get("tasks"), raw.get("reward")
+    if isinstance(tasks, dict) and isinstance(file := cast("dict[str, Any]", tasks).get("file"), str):
+        raw = {"reward": SOLVED, **raw, "tasks": {**tasks, "file": path.parent / file}}
+    functions: Any = cast("dict[str, Any]", reward).get("functions") if isinstance(reward, dict) else None
+    if isinstance(functions, dict):
+        given = cast("dict[str, Any]", functions)
+        placed = {
+            name: str(path.parent.absolute() / where) if ".py:" in str(where) else where
+            for name, where in given.items()
+        }
+        raw = {**raw, "reward": {**cast("dict[str, Any]", reward), "functions": placed}}
+    return raw
+
+
 def environment_file(name: str, directory: str | Path | None = None) -> Path:
     """The file of the environment `name`.
 
     Args:
         name: without suffix.
-        directory: where to look for `{name}.yaml` or `{name}/{name}.yaml`; None looks in `configs/environments` of the
-            working directory, then among the included environments.
+        directory: where to look for `{name}.yaml`, `{name}/{name}.yaml` or a servers file `{name}.json`; None looks in
+            `configs/environments` of the working directory, then among the included environments.
 
     Raises:
         ConfigError: there is none of this name.
     """
     directories = DEFAULT_DIRECTORIES if directory is None else (Path(directory),)
-    for path in (each / place for each in directories for place in (f"{name}.yaml", f"{name}/{name}.yaml")):
+    files = (f"{name}.yaml", f"{name}/{name}.yaml", f"{name}.json")
+    for path in (each / file for each in directories for file in files):
         if path.is_file():
             return path
     places = " or ".join(map(str, directories))
@@ -234,6 +298,15 @@ def _required_by_default(servers: Any) -> Any:
 
 
 def environment_names(directory: str | Path) -> Sequence[str]:
-    """Names of the environments in a directory, sorted; in one of its own it is `NAME/NAME.yaml`."""
+    """Names of the environments and servers files in a directory, sorted; in one of its own it is `NAME/NAME.yaml`."""
     own = [path for path in Path(directory).glob("*/*.yaml") if path.stem == path.parent.name]
-    return sorted({path.stem for path in (*Path(directory).glob("*.yaml"), *own)})
+    servers = [path for path in Path(directory).glob("*.json") if _names_servers(path)]
+    return sorted({path.stem for path in (*Path(directory).glob("*.yaml"), *own, *servers)})
+
+
+def _names_servers(path: Path) -> bool:
+    """Whether a JSON file is an `mcpServers` file, among others that may be large."""
+    try:
+        return path.stat().st_size < 2**20 and b'"mcpServers"' in path.read_bytes()
+    except OSError:
+        return False

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
+from rollout.environment.task import Calls, Checks
 from rollout.types import TurnSession
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -36,6 +37,8 @@ class ListedTask(BaseModel):
     """Tools that the policy is shown, by the listing server's own names; None means all."""
     later_tools: list[str] | None = None
     """Tools that are refused, and in no prompt, until a reply of the user names them."""
+    setup: Calls = ()
+    check: Checks = ()
 
 
 class _TaskList(BaseModel):

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import json
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ import pyarrow.parquet as pq
 
 from gateway.errors import ConfigError
 from gateway.private_files import replacing
-from rollout.environment.task import Task
+from rollout.environment.task import Task, VerlColumns, WorldCall
 
 _MESSAGE = pa.struct({"role": pa.string(), "content": pa.string()})
 _WORLD = {"task": pa.string(), "seed": pa.int64()}
 _NAMES = pa.list_(pa.string())
-_MCP = pa.struct({"environment": pa.string(), **_WORLD, "tools": _NAMES, "later_tools": _NAMES})
+_CALLS = pa.string()  # JSON, since nested objects would be filled up with nulls
+_MCP = pa.struct(
+    {
+        "environment": pa.string(),
+        **_WORLD,
+        "tools": _NAMES,
+        "later_tools": _NAMES,
+        "setup": _CALLS,
+        "check": _CALLS,
+    }
+)
 _EXTRA_INFO = {
     "index": pa.int64(),
     "split": pa.string(),
@@ -67,27 +78,65 @@ def _config_errors(path: Path) -> Generator[None]:
 
 
 def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> None:
-    """Write rows for verl; the file appears whole or not at all.
+    """Write rows for verl; the file appears whole or not at all. A task keeps what its row had for verl's rewards.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or the tasks' own columns are of several types.
     """
     rows = [_row(index, task, split, agent) for index, task in enumerate(tasks)]
+    schema = SCHEMA
+    for column, own in (("reward_model", ("ground_truth",)), ("extra_info", _own_keys(tasks))):
+        schema = _widened(schema, column, own, rows, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
-            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial)
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
 
 
+def _own_keys(tasks: Sequence[Task]) -> list[str]:
+    return list(dict.fromkeys(name for task in tasks if task.verl for name in task.verl.extra_info))
+
+
+def _widened(schema: pa.Schema, column: str, own: Iterable[str], rows: list[dict[str, Any]], path: Path) -> pa.Schema:
+    """The schema with the types of a column's fields that the rows brought along."""
+    place = schema.get_field_index(column)
+    kinds = {each.name: each.type for each in schema.field(place).type.fields}
+    for name in own:
+        try:
+            found = pa.array([row[column].get(name) for row in rows]).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            remedy = "give it one type in all rows, such as JSON text"
+            raise ConfigError(
+                f"has several types: {error}", file=path, key=f"{column}.{name}", remedy=remedy
+            ) from error
+        kinds[name] = kinds.get(name, pa.string()) if pa.types.is_null(found) else found
+    return schema.set(place, pa.field(column, pa.struct(kinds)))
+
+
 def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
     world = {"task": task.task, "seed": task.seed}
-    mcp = {"environment": task.environment, **world, "tools": task.tools, "later_tools": task.later_tools or None}
+    calls = {"setup": _json(task.setup), "check": _json(task.check)}
+    mcp = {
+        "environment": task.environment,
+        **world,
+        "tools": task.tools,
+        "later_tools": task.later_tools or None,
+        **calls,
+    }
+    own = task.verl or VerlColumns(data_source=task.environment)
+    truth = task.answer if own.ground_truth is None else own.ground_truth
+    extra = {"split": split, **own.extra_info, "index": index, "mcp": mcp, "tools_kwargs": {"mcp": world}}
     return {
-        "data_source": task.environment,
+        "data_source": own.data_source or task.environment,
         "agent_name": agent,
         "prompt": list(task.prompt),
-        "reward_model": {"style": "rule", "ground_truth": task.answer or ""},
-        "extra_info": {"index": index, "split": split, "mcp": mcp, "tools_kwargs": {"mcp": world}},
+        "reward_model": {"style": "rule", "ground_truth": "" if truth is None else truth},
+        "extra_info": extra,
     }
+
+
+def _json(calls: Iterable[WorldCall]) -> str | None:
+    written = [call.model_dump(mode="json", exclude_defaults=True) for call in calls]
+    return json.dumps(written, ensure_ascii=False) if written else None

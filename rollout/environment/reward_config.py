@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from gateway.config.calls import SamplingConfig
+from rollout.environment.matching import Match
 from rollout.environment.sections import Section
 
 
@@ -21,7 +22,12 @@ class Component(StrEnum):
     TURNS = "turns"
     """Sum of the per-turn rewards from trusted servers."""
     EXACT_MATCH = "exact_match"
-    """1 if the policy's last answer equals the row's ground truth, else 0."""
+    """1 if the policy's last answer is the row's ground truth, compared by `match`, else 0."""
+    CHECKS = "checks"
+    """Share of the row's checks that hold in the world at the end; 0 for a row without any."""
+    SOLVED = "solved"
+    """Share of what the row asks for that holds: its ground truth, as one demand, and each of its checks; 0 for a row
+    without any."""
     VALID_CALLS = "valid_calls"
     """Share of the calls that were valid: readable, to a known tool, with arguments that fit its schema."""
     FORMAT = "format"
@@ -94,15 +100,18 @@ class RewardConfig(Section):
     """Names of the score's parts. verl gets them as `reward_extra_info`, the same keys for every outcome."""
     weights: dict[str, float] = Field(default={})
     """By component or part. The defaults are 1 for `score` and `turns`, and 0 for everything else."""
+    match: Match = Match.TEXT
+    """How `exact_match` and `solved` compare the last answer with the row's ground truth."""
     answer_pattern: str | None = None
-    """Regular expression with one group, which captures the part of the last answer that `exact_match` compares; the
-    last match counts. None compares the whole answer."""
+    """Regular expression with one group, which captures the part of the last answer that is compared; the last
+    match counts. None compares the whole answer."""
     brevity: BrevityConfig | None = None
     """Bounds of the component `brevity`."""
 
     functions: dict[str, str] = Field(default={})
-    """Python functions, `MODULE:FUNCTION` by the component's name. Each takes the trace and the server's score, and
-    returns a number or awaits one."""
+    """Python functions by the component's name: `MODULE:FUNCTION`, or `FILE.py:FUNCTION` beside the environment's file.
+    Each takes the trace and the server's score, or verl's arguments of `compute_score`, and returns a number or awaits
+    one."""
     function_timeout_s: float = Field(default=30.0, gt=0)
     """How long one function may take."""
     rubric: RubricConfig | None = None
@@ -147,6 +156,11 @@ class RewardConfig(Section):
     def computed(self) -> tuple[Component, ...]:
         """Weighted components that are computed from the trace."""
         return tuple(each for each in Component if each in self.weights and each not in _FROM_SERVERS)
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether a component compares the last answer with the row's ground truth."""
+        return not {Component.EXACT_MATCH, Component.SOLVED}.isdisjoint(self.computed)
 
     @property
     def reported(self) -> tuple[str, ...]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import anyio
+import structlog
 
+from gateway.catalogue.names import Catalogue
 from gateway.catalogue.tool_config import LockEntry
 from gateway.errors import ConfigError, GatewayError, faults_of
 from gateway.gateway import Gateway
 from rollout.environment.config import Environment
-from rollout.environment.harness import SPLITS
+from rollout.environment.harness import ALL
 from rollout.environment.parquet import read_rows
 from rollout.environment.reward_config import Component
-from rollout.environment.rows import environment_tasks
-from rollout.environment.task import REMEDY, Task
+from rollout.environment.rows import environment_tasks, problems_of, warn_of_writing_checks
+from rollout.environment.task import REMEDY, Task, question
 from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles
+
+log = structlog.get_logger(__name__)
 
 AGENT, STOCK_AGENT = "mcp_agent", "tool_agent"
 """Agents of rows that name one of our environments: our agent loop, and verl's own with our tool class."""
@@ -141,6 +145,23 @@ def shared_problem(shared: Sequence[int]) -> str:
     return f"rows {named} have no numbers of their own: they are traced and sampled as one row"
 
 
+def warn_of_overlap(rows: Iterable[Row], training: Collection[Path]) -> None:
+    """Log the held-out rows whose prompt is also one of training: they do not show what training generalises to."""
+    asked: set[tuple[str, str, int]] = set()
+    held_out: list[tuple[Row, tuple[str, str, int]]] = []
+    for row in rows:
+        key = row.task.environment, question(row.task.prompt), row.task.seed
+        if not key[1]:  # the environment's user asks
+            continue
+        if row.path in training:
+            asked.add(key)
+        else:
+            held_out.append((row, key))
+    if shared := [row for row, key in held_out if key in asked]:
+        first = f"{shared[0].path}: row {shared[0].number}"
+        log.warning("held-out rows have prompts of training", rows=len(shared), of=len(held_out), first=first)
+
+
 def environment_problem(row: Row, error: ConfigError, *, rows: int = 1) -> RowProblem:
     """The problem of a row whose environment cannot be loaded; `rows` of the file need it."""
     others = f", as {rows - 1} more rows do" if rows > 1 else ""
@@ -174,29 +195,30 @@ async def environment_problems(
     except ConfigError as error:
         problems.append(error)
     for row in rows:
-        problems += row_problems(row, environment, schemas.keys())
+        problems += row_problems(row, environment, gateway.catalogue, schemas.keys())
+    warn_of_writing_checks((row.task for row in rows), gateway.catalogue)
     return problems, list(schemas.values())
 
 
-def row_problems(row: Row, environment: Environment, tools: Collection[str]) -> Iterator[RowProblem]:
+_COLUMNS = {"prompt": "prompt", "answer": "reward_model.ground_truth"}
+"""The columns of a task's values that are not in `extra_info.mcp`."""
+
+
+def row_problems(
+    row: Row, environment: Environment, catalogue: Catalogue, tools: Collection[str]
+) -> Iterator[RowProblem]:
     """Problems of a row with its environment. `tools` are the exposed names of what the policy may be shown."""
-    task = row.task
-    if task.prompt[-1]["role"] != "user" and environment.user is None:
+    for each in problems_of(row.task, environment, catalogue, tools):
         yield row.problem(
-            "the prompt does not end in a user message, and the environment has no user to give one",
-            key="prompt",
-            remedy="end it in one, or name a `user` in the environment",
+            each.problem, key=_COLUMNS.get(each.key or "", f"extra_info.mcp.{each.key}"), remedy=each.remedy
         )
-    if Component.EXACT_MATCH in environment.reward.computed and not task.answer:
-        yield row.problem(
-            f"the reward of {environment.name} weighs exact_match, and the row has no ground truth",
-            key="reward_model.ground_truth",
-            remedy="let `tasks` give each task its `answer`",
-        )
-    for key, named in (("tools", task.tools or ()), ("later_tools", task.later_tools)):
-        if missing := [tool for tool in named if tool not in tools]:
-            remedy = f"tools of {environment.name}: {', '.join(sorted(tools))}"
-            yield row.problem(f"unknown tools {missing}", key=f"extra_info.mcp.{key}", remedy=remedy)
+    reward = environment.reward
+    if reward.weight(Component.SOLVED) and not (row.task.answer or row.task.check):
+        problem = "has neither an answer nor checks, so that its reward is always 0"
+        yield row.problem(problem, key="reward_model.ground_truth", remedy="give each task its `answer` or `check`")
+    if reward.weight(Component.CHECKS) and not row.task.check:
+        problem = "has no checks, so that the component `checks` is always 0"
+        yield row.problem(problem, key="extra_info.mcp.check", remedy="give each task its `check`")
 
 
 def prompt_lengths(
@@ -238,11 +260,10 @@ async def task_problems(
     seeds: dict[str, list[int]] = {}
     asked: dict[str, list[str]] = {}
     if environment.tasks is not None:
-        for split in SPLITS:
-            for task in await environment_tasks(environment, gateway, split, None):
-                listed[task.task, task.seed] = task
-                seeds.setdefault(task.task, []).append(task.seed)
-                asked.setdefault(_opening(task), []).append(task.task)
+        for task in await environment_tasks(environment, gateway, ALL, None):
+            listed[task.task, task.seed] = task
+            seeds.setdefault(task.task, []).append(task.seed)
+            asked.setdefault(_opening(task), []).append(task.task)
     problems: list[ConfigError] = []
     unlisted: dict[tuple[str, int], Row] = {}
     for row in rows:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from uuid import uuid4
 
 import structlog
+from anyio import to_thread
 
 from gateway.catalogue.hidden_text import find_hidden
+from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
+from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
-from rollout.environment.config import Environment, SystemPart
+from gateway.leases.session import Session
+from gateway.schemas.arguments import prepare
+from rollout.environment.config import Environment, SystemPart, TasksConfig
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from rollout.environment.matching import unusable
+from rollout.environment.reward_config import Component
 from rollout.environment.task import Task
+from rollout.environment.task_file import FileTask, read_tasks
 from rollout.types import Message
 
 log = structlog.get_logger(__name__)
@@ -22,49 +32,125 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
     """List the first `limit` tasks of a split, each with the prompt of its row: system message and opening message.
 
     Args:
-        environment: its `tasks.server` lists the tasks.
+        environment: its `tasks` has a file of tasks, or the server that lists them.
         gateway: the running servers of the environment.
         split: one of `SPLITS`, or `ALL`.
         limit: number of tasks; None lists all.
 
     Raises:
-        ConfigError: the environment has no `tasks.server`, fewer than `limit` tasks, or a task without any prompt.
+        ConfigError: the environment has no tasks, fewer than `limit` tasks, a task without any prompt, or a task of its
+            file that cannot be played there.
         GatewayError: the world broke, or the `tasks` tool broke its contract.
     """
     if split not in (*SPLITS, ALL):
         raise ConfigError(f"unknown split {split!r}", key="split", remedy=f"one of {', '.join((*SPLITS, ALL))}")
     if environment.tasks is None:
-        problem = "the environment does not name the server that lists its tasks"
-        raise ConfigError(problem, file=environment.file, key="tasks.server")
-    server = environment.tasks.server
+        problem = "the environment names neither a file of tasks nor the server that lists them"
+        raise ConfigError(problem, file=environment.file, key="tasks", remedy="add it, or give --tasks FILE")
     async with gateway.lease(trajectory=uuid4().hex, task=None, seed=0) as session:
-        listed: list[ListedTask] = []
-        for each in SPLITS if split == ALL else (split,):
-            listed += await list_tasks(session, server, each, limit=limit)
-    # The limit is for both splits together, and each was asked for so many.
-    listed = listed[:limit]
+        listed = await listed_tasks(environment.tasks, session, split, limit)
     if limit is not None and len(listed) < limit:
         problem = f"{environment.name} has {len(listed)} {split} tasks, {limit} were asked for"
         raise ConfigError(problem, key="-n", remedy="ask for fewer")
     system = await system_message(environment, gateway)
     tasks: list[Task] = []
+    faults = Faults()
     for item in listed:
-        opening: list[Message] = [{"role": "user", "content": item.prompt}] if item.prompt is not None else []
-        if not system and not opening:
-            problem = f"task {item.task!r} has no prompt, and the environment no system message: its row would be empty"
-            remedy = "let `tasks` give prompts, or write a system message"
-            raise ConfigError(problem, file=environment.file, key="system", remedy=remedy)
-        fields = item.model_dump() | {"environment": environment.name, "prompt": (*system, *opening)}
-        fields["tools"] = _exposed(gateway, server, item.tools)
-        fields["later_tools"] = _exposed(gateway, server, item.later_tools)
-        tasks.append(Task.model_validate(fields))
+        with faults.collected():
+            task = _task(environment, gateway, item, system)
+            if isinstance(item, FileTask):
+                for each in problems_of(task, environment, gateway.catalogue):
+                    faults.append(ConfigError(each.problem, file=item.where, key=each.key, remedy=each.remedy))
+            tasks.append(task)
+    raise_all(faults)
+    warn_of_writing_checks(tasks, gateway.catalogue)
     return tasks
 
 
-def _exposed(gateway: Gateway, server: str, names: list[str] | None) -> list[str] | None:
+async def listed_tasks(config: TasksConfig, session: Session, split: str, limit: int | None) -> Sequence[ListedTask]:
+    """The first `limit` tasks of a split; None lists all. Raises as `environment_tasks`."""
+    if config.file is not None:
+        read = partial(read_tasks, config.file, split=split, test_share=config.test_share)
+        return (await to_thread.run_sync(read))[:limit]
+    assert config.server is not None
+    listed: list[ListedTask] = []
+    for each in SPLITS if split == ALL else (split,):
+        listed += await list_tasks(session, config.server, each, limit=limit)
+    # The limit is for both splits together, and each was asked for so many.
+    return listed[:limit]
+
+
+def _task(environment: Environment, gateway: Gateway, item: ListedTask, system: list[Message]) -> Task:
+    if isinstance(item, FileTask):
+        # Messages of a file may begin with a system message of their own.
+        own = item.messages[0]["role"] == "system"
+        prompt, verl = (*(() if own else system), *item.messages), item.verl
+    else:
+        prompt, verl = (*system, *([{"role": "user", "content": item.prompt}] if item.prompt is not None else ())), None
+    if not prompt:
+        problem = f"task {item.task!r} has no prompt, and the environment no system message: its row would be empty"
+        remedy = "let `tasks` give prompts, or write a system message"
+        raise ConfigError(problem, file=environment.file, key="system", remedy=remedy)
+    server = environment.tasks.server if environment.tasks else None
+    return Task(
+        environment=environment.name,
+        task=item.task,
+        seed=item.seed,
+        tools=_exposed(gateway, server, item.tools),
+        later_tools=_exposed(gateway, server, item.later_tools) or (),
+        prompt=prompt,
+        answer=item.answer,
+        setup=item.setup,
+        check=item.check,
+        verl=verl,
+    )
+
+
+def problems_of(
+    task: Task, environment: Environment, catalogue: Catalogue, shown: Collection[str] | None = None
+) -> Iterator[ConfigError]:
+    """Problems of a task's prompt, tools, calls and answer with a running environment, by the key of a file of tasks.
+
+    Args:
+        shown: exposed names of what the policy may be shown; None for all tools of the catalogue.
+    """
+    known = {tool.exposed_name: tool for tool in policy_tools(catalogue)}
+    shown, config = known if shown is None else shown, environment.reward
+    if task.prompt[-1]["role"] != "user" and environment.user is None:
+        problem = "the prompt does not end in a user message, and the environment has no user to give one"
+        yield ConfigError(problem, key="prompt", remedy="end it in one, or name a `user` in the environment")
+    if Component.EXACT_MATCH in config.computed and not task.answer:
+        problem = f"the reward of {environment.name} weighs exact_match, and the row has no ground truth"
+        yield ConfigError(problem, key="answer", remedy="give each task its `answer`")
+    if task.answer and config.compares_answers and (found := unusable(config.match, task.answer)):
+        problem = f"reward.match of {environment.name} is {config.match}, and the answer {found[0]}"
+        yield ConfigError(problem, key="answer", remedy=found[1])
+    for key, named in (("tools", task.tools or ()), ("later_tools", task.later_tools)):
+        if missing := [tool for tool in named if tool not in shown]:
+            remedy = f"tools of {environment.name}: {', '.join(sorted(shown))}"
+            yield ConfigError(f"unknown tools {missing}", key=key, remedy=remedy)
+    for key, calls in (("setup", task.setup), ("check", task.check)):
+        for number, call in enumerate(calls):
+            if (tool := known.get(call.name)) is None:
+                remedy = near(call.name, known, f"tools of {environment.name}")
+                yield ConfigError(f"unknown tool {call.name!r}", key=f"{key}.{number}", remedy=remedy)
+            elif faults := prepare(tool, dict(call.arguments), fixed=tool.fixed).faults:
+                problem = f"{call.name}: {'; '.join(faults)}"
+                yield ConfigError(problem, key=f"{key}.{number}.arguments", remedy="correct the arguments")
+
+
+def warn_of_writing_checks(tasks: Iterable[Task], catalogue: Catalogue) -> None:
+    """Log the tools of checks that are not annotated as read-only: they may change what they examine."""
+    read_only = {tool.exposed_name for tool in policy_tools(catalogue) if tool.read_only}
+    if others := {call.name for task in tasks for call in task.check} - read_only:
+        log.warning("checks call tools that are not annotated as read-only", tools=", ".join(sorted(others)))
+
+
+def _exposed(gateway: Gateway, server: str | None, names: list[str] | None) -> tuple[str, ...] | None:
     """The exposed names of tools that `server` calls by its own; other names are exposed ones already."""
-    own = {tool.name: tool.exposed_name for tool in gateway.catalogue[server] if tool.role is None}
-    return None if names is None else [own.get(name, name) for name in names]
+    listed = gateway.catalogue[server] if server is not None else ()
+    own = {tool.name: tool.exposed_name for tool in listed if tool.role is None}
+    return None if names is None else tuple(own.get(name, name) for name in names)
 
 
 async def system_message(environment: Environment, gateway: Gateway) -> list[Message]:

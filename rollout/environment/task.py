@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from numbers import Integral
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError, Faults, one_error
+from gateway.errors import ConfigError, Faults, InvalidValue, one_error
+from rollout.environment.matching import Match, unusable
 from rollout.types import Message
 
 REMEDY = "write rows with `mcp-rollout data`"
+MOST_CALLS = 64
+"""Calls that prepare or examine one task's world."""
 
 
 class Origin(BaseModel):
@@ -77,6 +81,76 @@ class TurnSeeds:
         return sampling_seed(self._origin, turn, self._part, base=self._base)
 
 
+class WorldCall(BaseModel):
+    """A call that the harness makes in a task's world, beside those of the policy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    """The tool's name as the policy would see it."""
+    arguments: dict[str, Any] = {}
+
+
+class Check(WorldCall):
+    """A call after the end of a trajectory, and what it must return."""
+
+    returns: Any = None
+    """What the tool's text is compared with; None accepts any."""
+    match: Match | None = Field(default=None, strict=False)
+    """How it is compared; by default as JSON where `returns` is an object or a list, else as `Match.TEXT`."""
+    error: bool = False
+    """Whether the tool must answer with an error, such as for a file that is to be gone."""
+
+    @property
+    def how(self) -> Match:
+        return self.match or (Match.JSON if isinstance(self.returns, dict | list) else Match.TEXT)
+
+    @property
+    def expected(self) -> str | None:
+        """`returns` as text; None where anything may return."""
+        return None if self.returns is None else as_text(self.returns)
+
+    @model_validator(mode="after")
+    def _can_hold(self) -> Self:
+        if self.expected is not None and (problem := unusable(self.how, self.expected)):
+            raise InvalidValue(f"returns {problem[0]}", problem[1])
+        return self
+
+
+def as_text(value: Any) -> str:
+    """A value of a row as the text that answers are compared with: a string as it is, another value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _calls(value: Any) -> Any:
+    """The calls of a list or of its JSON text. A Parquet file has text: its nested objects are filled up with nulls."""
+    try:
+        listed: Any = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue("is not JSON", 'write [{"name": TOOL, "arguments": {...}}]') from error
+    return () if listed is None else tuple(cast("list[Any]", listed)) if isinstance(listed, list) else listed
+
+
+Calls = Annotated[tuple[WorldCall, ...], BeforeValidator(_calls), Field(max_length=MOST_CALLS)]
+Checks = Annotated[tuple[Check, ...], BeforeValidator(_calls), Field(max_length=MOST_CALLS)]
+
+
+class VerlColumns(BaseModel):
+    """What verl's reward functions take of a row, as the row has it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data_source: str = ""
+    ground_truth: Any = None
+    extra_info: dict[str, Any] = {}
+
+
+def question(messages: Iterable[Message]) -> str:
+    """What a prompt asks: the texts of all messages but the system's, without regard to case and spaces."""
+    texts = [str(message["content"]) for message in messages if message["role"] != "system"]
+    return "\n".join(" ".join(text.casefold().split()) for text in texts)
+
+
 def _is_message(message: Message) -> Message:
     if not isinstance(message.get("role"), str) or "content" not in message:
         raise ValueError("a chat message has a role and content")
@@ -98,6 +172,17 @@ class Task(BaseModel):
     prompt: tuple[Annotated[Message, AfterValidator(_is_message)], ...] = Field(min_length=1)
     answer: str | None = None
     """The row's `reward_model.ground_truth`, for rewards that compare with it. The policy never sees it."""
+    setup: Calls = ()
+    """Calls that prepare the world, before the first turn. The policy sees neither them nor their results."""
+    check: Checks = ()
+    """Calls that examine the world after the last turn."""
+    verl: VerlColumns | None = None
+    """The row's own columns for a reward function; None where it has none but those of this library."""
+
+    @property
+    def world_tools(self) -> frozenset[str]:
+        """Exposed names of the tools that the harness calls for this task."""
+        return frozenset(call.name for call in (*self.setup, *self.check))
 
     @property
     def callable_tools(self) -> tuple[str, ...] | None:
@@ -146,7 +231,9 @@ class Task(BaseModel):
         elif not fields["prompt"]:
             faults.append(ConfigError("the prompt has no messages", key="prompt", remedy=REMEDY))
             fields["prompt"] = UNREADABLE.prompt
-        fields["answer"] = _ground_truth(row.get("reward_model"))
+        truth = _ground_truth(row.get("reward_model"))
+        fields["answer"] = None if truth is None or truth == "" else as_text(truth)
+        fields["verl"] = _verl_columns(row, truth, environment=fields.get("environment"))
         with faults.collected():
             task = validate(cls, fields, file=None, key="extra_info.mcp")
             if not faults:
@@ -158,12 +245,31 @@ UNREADABLE = Task(environment="-", task="", seed=0, prompt=({"role": "user", "co
 """The task in the trace of a row that cannot be parsed."""
 
 
-def _ground_truth(reward_model: Any) -> str | None:
-    """The ground truth as text. Rows of other projects have numbers there, or objects for their own reward function."""
+def _ground_truth(reward_model: Any) -> Any:
+    """The ground truth as the row has it. Rows of other projects have objects there for their own reward function."""
     if not isinstance(reward_model, Mapping):
         return None
-    truth = cast("Mapping[str, Any]", reward_model).get("ground_truth")
-    return str(truth) if isinstance(truth, str | int | float) and truth != "" else None
+    return plain(cast("Mapping[str, Any]", reward_model).get("ground_truth"))
+
+
+def _verl_columns(row: Mapping[str, Any], truth: Any, *, environment: Any) -> VerlColumns | None:
+    source, extra = row.get("data_source"), cast("Mapping[str, Any]", row["extra_info"])
+    given = plain({name: value for name, value in extra.items() if name not in ("mcp", "tools_kwargs")})
+    has_more = any(value is not None for name, value in given.items() if name not in ("index", "split"))
+    if source in (None, environment) and not has_more:
+        return None
+    return VerlColumns(data_source=str(source or ""), ground_truth=truth, extra_info=given)
+
+
+def plain(value: Any) -> Any:
+    """A value of a dataset as JSON has it: verl's dataset passes arrays, and numbers of numpy."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in cast("list[Any]", value)]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _listed(value: Any) -> Any:

@@ -173,13 +173,16 @@ async def play_all(
             players.start_soon(player)
 
 
-def load_environments(names: Sequence[str], directory: Path | None, *, tool_format: str | None) -> list[Environment]:
+def load_environments(
+    names: Sequence[str], directory: Path | None, *, tool_format: str | None, tasks: Path | None = None
+) -> list[Environment]:
     """Read and validate environments.
 
     Args:
         names: YAML files or names.
         directory: where names are looked up; None for the usual places.
         tool_format: How the model writes calls; None where there is no model.
+        tasks: A file of tasks in place of the environments' own.
 
     Raises:
         ConfigError: some are invalid; `ConfigErrors` for several faults.
@@ -189,6 +192,7 @@ def load_environments(names: Sequence[str], directory: Path | None, *, tool_form
     for name in names:
         with faults.collected():
             environment = load_environment(name, directory)
+            environment = environment if tasks is None else environment.with_tasks(tasks)
             loaded.append(environment)
             for check in (build_agent, check_reward):
                 with faults.collected():

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
+from rollout.environment.reward_config import Component
 from rollout.environment.sections import AgentConfig, BranchAt, Strategy
+from rollout.environment.task import Task
 from rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
 from rollout.evaluation.resume import RunKey, is_done
 from rollout.trace.outcome import Reward, StopReason, StrategyRecord
@@ -175,6 +177,17 @@ def _estimates(
         if made is not None:
             found[k] = made
     return found
+
+
+def note_on_rewards(environment: Environment, tasks: Sequence[Task]) -> str | None:
+    """Report before the run the rows that can earn nothing; None if each can earn something."""
+    if not environment.is_rewarded:
+        return _note(environment, "gives nothing, so that every reward is 0", key="reward", remedy="see docs/write.md")
+    without = sum(not (task.answer or task.check) for task in tasks)
+    if not without or not environment.reward.weight(Component.SOLVED):
+        return None
+    problem = f"rewards what a row asks for, and {without} of {len(tasks)} rows have neither an answer nor checks: 0"
+    return _note(environment, problem, key="reward.weights.solved", remedy="give each row its `answer` or `check`")
 
 
 def note_on_roots(environment: Environment, samples: int) -> str | None:

@@ -62,7 +62,7 @@ class Format(ABC):
     @property
     @abstractmethod
     def thought(self) -> ThoughtMarkers | None:
-        """The markers around a thought; None where a thought is a separate message."""
+        """The markers around a thought; None if a thought is a separate message."""
 
     @abstractmethod
     def opens_thought(self, prompt: str) -> bool:

@@ -34,10 +34,6 @@ class _Element:
         return found, " ".join([*between, text[position:]]).strip()
 
 
-def _by_schema(_: re.Match[str], text: str, schema: object) -> object:
-    return typed(text, schema)
-
-
 def _by_schema_in_lines(_: re.Match[str], text: str, schema: object) -> object:
     """The value of qwen3_coder, on separate lines; without a schema it is text, and `null` is null."""
     text = text.removeprefix("\n").removesuffix("\n")
@@ -57,7 +53,7 @@ class _MarkupFormat(BlockFormat):
 
     function: _Element = _Element(opening=re.compile(r"<function=([^>\n]*)>"), ending="</function>")
     parameter: _Element = _Element(opening=re.compile(r"<parameter=([^>\n]*)>"), ending="</parameter>")
-    value: Callable[[re.Match[str], str, object], object] = _by_schema
+    value: Callable[[re.Match[str], str, object], object] = lambda _, text, schema: typed(text, schema)
     """(a parameter's tag, its text, its schema) -> its value; raises ValueError for broken JSON."""
 
     def read_block(self, body: str, tools: Tools) -> list[Call]:

@@ -33,7 +33,7 @@ class Agent(Protocol):
 
 
 def build_agent(environment: Environment) -> Agent | None:
-    """Import the environment's agent and make an instance for one trajectory; None where it names none.
+    """Import the environment's agent and make an instance for one trajectory; None if it names none.
 
     Raises:
         ConfigError: there is no such class, it is not an agent, or it does not take these arguments.

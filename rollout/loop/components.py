@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import math
 import re
-import unicodedata
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from functools import partial
+from statistics import fmean
 from typing import Any, cast
 
 import anyio
@@ -19,11 +19,13 @@ import anyio.to_thread
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
 from gateway.types import CallFault
+from rollout.environment.matching import matches
 from rollout.environment.reward_config import Component, RewardConfig
+from rollout.environment.task import VerlColumns
 from rollout.errors import RewardError
 from rollout.loop.limits import cancellations
 from rollout.trace.record import Trace
-from rollout.types import FinishReason
+from rollout.types import FinishReason, Message
 
 
 def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
@@ -36,7 +38,7 @@ def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
 
 
 def exact_match(config: RewardConfig, trace: Trace) -> float:
-    """1 if the last answer equals the row's ground truth, as numbers if both are, else as normalised text."""
+    """1 if the last answer is the row's ground truth, compared by `match`."""
     truth = trace.task.answer
     if not truth:
         raise ConfigError(
@@ -48,16 +50,20 @@ def exact_match(config: RewardConfig, trace: Trace) -> float:
     answers = bool(trace.turns) and not trace.turns[-1].tools and not trace.ends_undelivered
     answer = trace.turns[-1].content if answers else ""
     if config.answer_pattern is not None:
-        matches = re.findall(config.answer_pattern, answer)
-        answer = matches[-1] if matches else ""
-    return float(same_answer(answer, truth))
+        found = re.findall(config.answer_pattern, answer)
+        answer = found[-1] if found else ""
+    return float(matches(config.match, answer, truth))
 
 
-def same_answer(one: str, other: str) -> bool:
-    """Compare two answers: `1,000.0` equals `1000`, ` The Nile.` equals `the nile`, and an empty answer equals none."""
-    left, right = _normalised(one), _normalised(other)
-    numbers = _number(left), _number(right)
-    return numbers[0] == numbers[1] if None not in numbers else bool(left) and left == right
+def checks(config: RewardConfig, trace: Trace) -> float:
+    """The share of the row's checks that held; 0 without any."""
+    return fmean([each.holds for each in trace.checks] or [0.0])
+
+
+def solved(config: RewardConfig, trace: Trace) -> float:
+    """The share of what the row asks for that holds: its answer and each of its checks; 0 if it asks for nothing."""
+    answer = [exact_match(config, trace)] if trace.task.answer else []
+    return fmean([*answer, *(each.holds for each in trace.checks)] or [0.0])
 
 
 def valid_calls(config: RewardConfig, trace: Trace) -> float:
@@ -88,24 +94,16 @@ def brevity(config: RewardConfig, trace: Trace) -> float:
     return min(1.0, max(0.0, (config.brevity.none_from - sampled) / room))
 
 
+EXTRA_KEY = "mcp_trajectory"
+"""What a reward function with verl's arguments finds in `extra_info`, beside what the row has there."""
 _COMPUTED: Mapping[Component, Callable[[RewardConfig, Trace], float]] = {
     Component.EXACT_MATCH: exact_match,
+    Component.CHECKS: checks,
+    Component.SOLVED: solved,
     Component.VALID_CALLS: valid_calls,
     Component.FORMAT: well_formed,
     Component.BREVITY: brevity,
 }
-
-
-def _normalised(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(".,;:!?\"'`*$ ")
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        number = Decimal(text.replace(",", ""))
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,17 +114,22 @@ class WorldScore:
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-async def function_parts(config: RewardConfig, trace: Trace, world: WorldScore) -> dict[str, float]:
-    """Call the functions, in their order, each as `function(trace, world)`.
+async def function_parts(
+    config: RewardConfig, trace: Trace, world: WorldScore, messages: Sequence[Message]
+) -> dict[str, float]:
+    """Call the functions, in their order, each as `function(trace, world)`, or with verl's arguments.
 
     One that is not a coroutine function runs in a thread, so that it can take its time. It must not change the trace.
+
+    Args:
+        messages: the conversation as the `score` tool gets it.
 
     Raises:
         ConfigError: a function cannot be imported.
         RewardError: one raises, takes longer than `function_timeout_s`, or returns no finite number.
     """
     return {
-        name: await _computed(name, path, config.function_timeout_s, trace, world)
+        name: await _computed(name, path, config.function_timeout_s, trace, world, messages)
         for name, path in config.functions.items()
     }
 
@@ -146,14 +149,34 @@ def users_reward(what: str, timeout_s: float, *, key: str) -> Generator[None]:
         raise RewardError(f"{what} raised {type(error).__name__}: {error}") from error
 
 
-async def _computed(name: str, path: str, timeout_s: float, trace: Trace, world: WorldScore) -> float:
-    function = cast("Callable[[Trace, WorldScore], Any]", import_function(path, key=f"reward.functions.{name}"))
+async def _computed(
+    name: str, path: str, timeout_s: float, trace: Trace, world: WorldScore, messages: Sequence[Message]
+) -> float:
+    function = import_function(path, key=f"reward.functions.{name}")
     with users_reward(path, timeout_s, key="function_timeout_s"):
+        if "solution_str" in inspect.signature(function).parameters:
+            call = partial(function, **_verls_arguments(trace, world, messages))
+        else:
+            call = partial(function, trace, world)
         if inspect.iscoroutinefunction(function):
-            value = await function(trace, world)
+            value = await cast("Callable[[], Awaitable[Any]]", call)()
         else:
             # A thread cannot be ended: one that outlasts its time goes on, and its result is dropped.
-            value = await anyio.to_thread.run_sync(function, trace, world, abandon_on_cancel=True)
+            value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+    if isinstance(value, Mapping):  # as verl's functions may return it
+        value = cast("Mapping[str, Any]", value).get("score")
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     raise RewardError(f"{path} returned {value!r:.100}, which is not a finite number")
+
+
+def _verls_arguments(trace: Trace, world: WorldScore, messages: Sequence[Message]) -> dict[str, Any]:
+    """The arguments of verl's `compute_score`; the solution is what the policy wrote, without what tools returned."""
+    row = trace.task.verl or VerlColumns()
+    written = [str(message["content"]) for message in messages[trace.opening :] if message["role"] == "assistant"]
+    return {
+        "data_source": row.data_source or trace.task.environment,
+        "solution_str": "\n".join(written),
+        "ground_truth": trace.task.answer if row.ground_truth is None else row.ground_truth,
+        "extra_info": {**row.extra_info, EXTRA_KEY: {"messages": messages, "trace": trace, "world": world}},
+    }

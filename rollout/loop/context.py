@@ -9,9 +9,9 @@ from typing import Any
 from rollout.environment.config import Environment
 from rollout.environment.sections import ThinkingContext
 from rollout.loop.clock import Clock
-from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
+from rollout.loop.seal import check_context
 from rollout.loop.spans import NO_SPANS, Spans
 from rollout.loop.thinking import without_thinking
 from rollout.trace.events import Mark, MarkKind
@@ -73,7 +73,7 @@ class Context:
         return trace.context
 
     def _fitted(self, trace: Trace, messages: list[Message], base: list[int]) -> Edit | None:
-        """Render the messages as an edit of `base`, or return None where they do not fit even when cut.
+        """Render the messages as an edit of `base`, or return None if they do not fit even when cut.
 
         `messages` is updated in place to what the policy reads.
         """

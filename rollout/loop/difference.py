@@ -75,7 +75,7 @@ def excerpts(before: str, now: str) -> tuple[int | None, str, str]:
     """Two texts as they are, or the same part of both from shortly before the first character that differs.
 
     Returns:
-        The position of this character from 0, None where the texts are whole, and the two texts.
+        The position of this character from 0, None if the texts are whole, and the two texts.
     """
     if max(len(before), len(now)) <= _SHOWN:
         return None, before, now

@@ -68,7 +68,7 @@ class Group:
         """A trajectory has ended; further calls for it change nothing.
 
         Args:
-            trace: Its trace; None where it never began.
+            trace: Its trace; None if it never began.
             reason: Why there is no trace.
         """
         if sample in self._left:
@@ -112,7 +112,7 @@ class Group:
         return f"no root to branch at: {', '.join(f'{count} {reason}' for reason, count in reasons.items())}"
 
     async def _branch_off(self, root: int, rank: int, random: Random, tree: TreeConfig) -> Branch | None:
-        """Wait for a turn of this root; None where it ended without one."""
+        """Wait for a turn of this root; None if it ended without one."""
         # Chosen once, whatever the root has played when it is looked at.
         first = random.randint(1, tree.first_turns)
         while True:

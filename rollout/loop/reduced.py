@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rollout.environment.sections import ObservationsConfig
 from rollout.loop.context import ATTEMPTS, Context, note_shown, with_line
-from rollout.loop.lending import check_context
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.reward import without_images
+from rollout.loop.seal import check_context
 from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Message, TokenBuilder

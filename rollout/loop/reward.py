@@ -21,6 +21,7 @@ from rollout.environment.sections import ThinkingReward
 from rollout.formats import hermes
 from rollout.loop.components import WorldScore, components, function_parts
 from rollout.loop.rubric import rubric_parts
+from rollout.loop.world_calls import examine
 from rollout.trace.record import Reward, Trace
 from rollout.types import Message
 
@@ -93,6 +94,7 @@ async def score(
         RewardError: a function or a judge of the environment's, or the trainer's own reward, gave no number.
         GatewayError: the world broke.
     """
+    trace.checks = await examine(session, trace.task.check)
     judged = await judge(environment, trace, session)
     own = await own_parts(environment, trace, judged, judgements)
     if trainers is not None:
@@ -121,9 +123,9 @@ def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, 
 async def own_parts(environment: Environment, trace: Trace, judged: Judged, judgements: Path) -> dict[str, float]:
     """What the environment's functions and its rubric give. Raises RewardError and ConfigError as `score`."""
     config = environment.reward
-    parts = await function_parts(config, trace, WorldScore(score=judged.score, parts=judged.parts))
+    messages = judged_messages(trace, environment.thinking.reward) if config.own_components else []
+    parts = await function_parts(config, trace, WorldScore(score=judged.score, parts=judged.parts), messages)
     if config.rubric is not None:
-        messages = judged_messages(trace, environment.thinking.reward)
         parts |= await rubric_parts(config.rubric, _judge_of(environment), messages, judgements)
     return parts
 

@@ -117,7 +117,7 @@ def transcript(messages: Sequence[Message], rubric: RubricConfig) -> str:
 
 
 def read_marks(answer: str, rubric: RubricConfig) -> dict[str, int] | None:
-    """The marks in a judge's answer, which may have words around them; None where a criterion has none."""
+    """The marks in a judge's answer, which may have words around them; None if a criterion has none."""
     start, end = answer.find("{"), answer.rfind("}")
     try:
         marks = _MARKS.validate_json(answer[start : end + 1])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -33,46 +32,30 @@ TRACER = "mcp-rollout"
 _OFF = nullcontext()
 
 
-class Spans(Protocol):
-    """The spans of one trajectory. What a block raises passes through."""
+class Spans:
+    """The spans of one trajectory; this class makes none. What a block raises passes through."""
 
     def trajectory(self, trace: Trace) -> AbstractContextManager[None]:
         """Around everything, the lease and the score included."""
-        ...
+        return _OFF
 
     def generation(self, trace: Trace, max_tokens: int) -> AbstractContextManager[None]:
         """Around a generation, which begins a turn; the turn's span lasts until the next one or the end."""
-        ...
+        return _OFF
 
     def call(self, call: Call, index: int, results: Sequence[ToolResult]) -> AbstractContextManager[None]:
         """Around a tool call of the current turn; calls may overlap. Its result is at `index` when the block ends."""
-        ...
+        return _OFF
 
     def user(self) -> AbstractContextManager[None]:
         """Around the user's reply to the current turn."""
-        ...
-
-
-class NoSpans:
-    """Makes no spans."""
-
-    def trajectory(self, trace: Trace) -> AbstractContextManager[None]:
-        return _OFF
-
-    def generation(self, trace: Trace, max_tokens: int) -> AbstractContextManager[None]:
-        return _OFF
-
-    def call(self, call: Call, index: int, results: Sequence[ToolResult]) -> AbstractContextManager[None]:
-        return _OFF
-
-    def user(self) -> AbstractContextManager[None]:
         return _OFF
 
 
-NO_SPANS = NoSpans()
+NO_SPANS = Spans()
 
 
-class OtelSpans:
+class OtelSpans(Spans):
     """The spans of one trajectory with OpenTelemetry."""
 
     def __init__(self) -> None:

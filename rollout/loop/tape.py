@@ -53,7 +53,7 @@ class BranchingPoint:
     context: str
     """Digest of these ids."""
     snapshot: Mapping[str, Any] | None
-    """The world's state by server; None where it was not taken."""
+    """The world's state by server; None if it was not taken."""
 
 
 @dataclass(kw_only=True, slots=True)

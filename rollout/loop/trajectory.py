@@ -23,15 +23,16 @@ from rollout.loop.clock import Clock
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.group import Group, leaf_of
-from rollout.loop.lending import check_context
 from rollout.loop.limits import Limits, cancellations
 from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import TrainersReward, score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
+from rollout.loop.seal import check_context
 from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
 from rollout.loop.user import User
+from rollout.loop.world_calls import prepare
 from rollout.trace.record import Failure, Trace
 from rollout.trace.store import TraceStore
 from rollout.types import Policy, TokenBuilder
@@ -129,6 +130,8 @@ async def _play(
     task, trace.agent, trace.strategy.use = trace.task, environment.agent, environment.strategy.use
     names = task.tools if tools is None else [tool["function"]["name"] for tool in tools]
     later = task.later_tools
+    # Tools that only the task's setup and checks call: leased like later tools, and never revealed.
+    hidden = () if names is None else sorted(task.world_tools - {*names, *later})
     spans = spans_of_this_program()
     async with recorded(trace, store, spans):
         agent = build_agent(environment) or ToolAgent()
@@ -139,17 +142,21 @@ async def _play(
             task=task.task,
             seed=task.seed,
             tools=names,
-            later_tools=later,
+            later_tools=(*later, *hidden),
             identity=trace.origin.identity,
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
+                trace.setup = await prepare(session, task.setup)
                 world, policy = leaf.joined(trace, session, await policy_for(session))
                 user = User(world, environment.user.server) if environment.user else None
                 offered = [*session.tools.values(), *session.later_tools.values()]
                 # With the later tools: completions are parsed by the schemas of all callable tools, whether the prompt
                 # has them or not.
-                schemas = [tool.openai_schema() for tool in offered] if tools is None else tools
+                if tools is None:
+                    schemas = [tool.openai_schema() for tool in offered if tool.exposed_name not in hidden]
+                else:
+                    schemas = tools
                 kind = ReducedContext if environment.strategy.use is Strategy.SINGLE_TURN else Context
                 context = kind(
                     environment=environment,

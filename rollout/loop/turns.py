@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -9,19 +10,20 @@ from typing import Any, TypeVar
 
 import anyio.lowlevel
 
+from rollout.environment.sections import ThinkingLoss
 from rollout.environment.task import Task
 from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
 from rollout.loop.clock import Clock
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
-from rollout.loop.generation import sample
-from rollout.loop.limits import Limits
-from rollout.loop.seal import Seal
+from rollout.loop.limits import Limits, is_time_over, shielded
+from rollout.loop.seal import Seal, lent_context
+from rollout.loop.thinking import generate
 from rollout.loop.user import User
 from rollout.trace.events import ToolEvent
 from rollout.trace.record import StopReason, Trace
-from rollout.types import Message, Parsed, Policy, TurnSession
+from rollout.types import FinishReason, Message, Parsed, Policy, TurnSession
 
 T = TypeVar("T")
 
@@ -281,3 +283,45 @@ def _require(holds: object, otherwise: str) -> None:
     """Raises AgentError where the agent's call has no meaning now."""
     if not holds:
         raise AgentError(otherwise)
+
+
+async def sample(
+    trace: Trace, policy: Policy, context: Context, filters: Filters, *, max_tokens: int | None = None
+) -> Parsed:
+    """Generate once, append the ids exactly as sampled, and apply the filters.
+
+    The trajectory ends with a generation that was aborted or exceeded its time, and with one that the length limit cut
+    before a readable call: part of a sentence is neither an answer nor a message to a user.
+
+    Args:
+        max_tokens: a bound on this turn beside the trajectory's.
+    """
+    thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
+    most = most if max_tokens is None else min(most, max_tokens)
+    began_at, began = time.time(), context.clock.time()
+    with context.spans.generation(trace, most):
+        with lent_context(trace):
+            completion = await generate(
+                policy,
+                tokens,
+                trace.context,
+                max_tokens=most,
+                turn=len(trace.turns),
+                thinking=thinking.tokens_per_turn,
+            )
+        generate_s = context.clock.time() - began
+        # Shielded, so that what was sampled is recorded where the time ran out during the generation.
+        parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
+        edit = tokens.completion(trace.context, completion.ids)
+        turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
+    turn.began_at, turn.generate_s = began_at, generate_s
+    filters.judge(trace, completion, parsed)
+    # A filter's stop reason has precedence over the two limits: it says what the policy did. Filters skip aborted
+    # completions.
+    if completion.finish_reason is FinishReason.ABORT:
+        trace.stop_reason = StopReason.ABORTED
+    elif is_time_over():
+        trace.stop_reason = trace.stop_reason or StopReason.TIME_LIMIT
+    elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
+        trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
+    return parsed

@@ -55,7 +55,8 @@ class User:
         began = time.monotonic()
         arguments = {"seq": self._seq, "message": message}
         reply, result = await call_harness(self._session, Role.REPLY, arguments, _Reply, server=self._server)
-        self._session.reveal(reply.tools or ())
+        # Not those that only the harness calls for this task.
+        self._session.reveal(name for name in reply.tools or () if name in trace.task.later_tools)
         trace.add_user(
             UserEvent(
                 seq=self._seq,

@@ -1,7 +1,7 @@
 """The director of a job's shards: a Ray actor that starts them, looks at them, and chooses one for each lease.
 
 It only hands out addresses: calls go from the trajectory's worker to the shard. A shard whose process dies is restarted
-by Ray, wherever its resources are to be had, and serves at a new port; its address is asked again by its handle.
+by Ray, wherever its resources are available, and serves at a new port; its address is asked again by its handle.
 """
 
 from __future__ import annotations

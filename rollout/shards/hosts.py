@@ -56,7 +56,7 @@ class RayHosts:
 
 
 def hosts_of(environment: Environment) -> Hosts | None:
-    """What an environment's `hosts` names; None where its worlds are here."""
+    """What an environment's `hosts` names; None if its worlds are here."""
     hosts = environment.hosts
     if hosts is None:
         return None

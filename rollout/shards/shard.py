@@ -10,8 +10,8 @@ import ray
 import structlog
 from pydantic import SecretStr
 
+from gateway.serve.app import Serving, serving
 from gateway.serve.config import ServeConfig
-from gateway.serve.server import Serving, serving
 from rollout.environment.config import Environment
 from rollout.environment.startup import opened_environment
 

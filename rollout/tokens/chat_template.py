@@ -107,7 +107,7 @@ class ChatTemplate:
 
     @cached_property
     def _template(self) -> Any:
-        """The compiled template; None where the model has none."""
+        """The compiled template; None if the model has none."""
         from jinja2 import TemplateError
 
         from rollout.tokens.jinja import compile_template
@@ -125,10 +125,6 @@ class ChatTemplate:
         except (TemplateError, RecursionError) as error:
             raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=_KEY) from error
 
-    @property
-    def has_template(self) -> bool:
-        return self._template is not None
-
     @cached_property
     def _special(self) -> dict[str, str]:
         given = {name: self._config.get(name) for name in _SPECIAL}
@@ -145,6 +141,13 @@ class ChatTemplate:
     def count_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Tokens of the opening messages, ready for the first generation. Raises as `render`."""
         return self.count(self.render(messages, tools))
+
+    def count_tools(self, tools: Sequence[Mapping[str, Any]]) -> int | None:
+        """Tokens that these tools add to a prompt; None if the template does not render tools. Raises as `render`."""
+        if self._template is None:
+            return None
+        added = self.count_prompt(_STUB, tools) - self.count_prompt(_STUB)
+        return added if added > 0 or not tools else None
 
     def count_following(self, messages: Sequence[Message]) -> int:
         """Tokens that tool or user messages after a completion add, the boundary included. Raises as `render`."""

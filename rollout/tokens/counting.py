@@ -50,32 +50,3 @@ def trajectory_lengths(template: ChatTemplate, trace: Trace, tools: Sequence[Map
         done += 1 + len(following)
     prompt = template.count_prompt(messages[: trace.opening], tools)
     return Lengths(prompt=prompt, response=response + sum(completions), completions=tuple(completions))
-
-
-class ToolTokenCounter:
-    """Counts what tools cost in a prompt of a model.
-
-    Args:
-        path: A directory with a tokenizer.
-        chat_template: A template that replaces the model's own.
-
-    Raises:
-        ConfigError: there is no tokenizer there, or what reads it is not installed.
-    """
-
-    def __init__(self, path: str, *, chat_template: str | None = None) -> None:
-        self._template = ChatTemplate(path, chat_template=chat_template)
-
-    def text(self, text: str) -> int:
-        """Tokens of a text."""
-        return self._template.count(text)
-
-    def tools(self, tools: Sequence[Mapping[str, Any]]) -> int | None:
-        """Tokens that these tools add to a prompt; None where the template does not render tools."""
-        if not self._template.has_template:
-            return None
-        if not tools:
-            return 0
-        messages = [{"role": "user", "content": "."}]
-        added = self._template.count_prompt(messages, tools) - self._template.count_prompt(messages)
-        return added if added > 0 else None

@@ -20,7 +20,7 @@ class CompletionParser:
     format: Format
     decode: Callable[[Sequence[int]], str]
     token_of: Callable[[str], int | None]
-    """The single token for a marker; None where there is none."""
+    """The single token for a marker; None if there is none."""
 
     def parse(self, ids: Sequence[int], tools: Tools, *, opened: bool = False) -> Parsed:
         """Parse a completion.

@@ -68,7 +68,7 @@ class Pieces(TextTokenizer):
         conversations: Iterable[tuple[list[Message], Sequence[Any]]],
         control: ControlText = NO_CONTROL,
     ) -> Pieces | None:
-        """`tokenizer` in pieces, or None where that would give other ids.
+        """`tokenizer` in pieces, or None if that would give other ids.
 
         Args:
             conversations: messages and tools, tried out.
@@ -100,7 +100,7 @@ class Pieces(TextTokenizer):
             options: as for `apply_chat_template`; a generation prompt is for the end of `new`.
 
         Returns:
-            None where that is not certain: the rendering of `past` is not a beginning of the other, or does not end at
+            None if that is not certain: the rendering of `past` is not a beginning of the other, or does not end at
             a marker.
         """
         alone = {**options, "tokenize": False, "add_generation_prompt": False}

@@ -151,7 +151,9 @@ class ContinuousTokens:
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = self._without_end(sampled)
-        parser = CompletionParser(format=self._format, decode=self.decode, token_of=self._token_of)
+        parser = CompletionParser(
+            format=self._format, decode=self.decode, token_of=lambda marker: next(iter(self._ids([marker])), None)
+        )
         return parser.parse(ids, tools, opened=self._opened)
 
     def _marked(
@@ -171,9 +173,6 @@ class ContinuousTokens:
         while end and ids[end - 1] in self._ends:
             end -= 1
         return ids[:end]
-
-    def _token_of(self, marker: str) -> int | None:
-        return next(iter(self._ids([marker])), None)
 
     def _ids(self, tokens: Sequence[str]) -> list[int]:
         """The ids of the tokens that are in the vocabulary."""

@@ -26,7 +26,7 @@ from gateway.errors import ConfigError
 from gateway.private_files import private
 from rollout.trace.archive_records import records_of
 from rollout.trace.archive_rows import row_of
-from rollout.trace.columns import FORMAT_VERSION, SCHEMA, VERSION_KEY, encodings
+from rollout.trace.columns import FORMAT_VERSION, LATER, SCHEMA, VERSION_KEY, encodings
 from rollout.trace.files import archive_of
 from rollout.trace.journal import NotARecord, from_json, from_record, lines_of
 from rollout.trace.record import Trace
@@ -142,7 +142,7 @@ def _opened(path: Path) -> pq.ParquetFile:
     if version != FORMAT_VERSION:
         file.close()
         raise ConfigError(f"trace archive of version {version}, this program reads {FORMAT_VERSION}", file=path)
-    if lacking := [name for name in SCHEMA.names if name not in file.schema_arrow.names]:
+    if lacking := [name for name in SCHEMA.names if name not in {*file.schema_arrow.names, *LATER}]:
         file.close()
         raise TornArchive(f"lacks the columns {', '.join(lacking)}", file=path)
     return file

@@ -32,13 +32,15 @@ def record_of(row: Row, segments: list[Row]) -> Row:
     """One record from its row and its segments."""
     *earlier, last = segments
     by_turn = {name: _by_turn(row[name]) for name in ("calls", "user_replies", "marks", *_EVENTS)}
-    texts = [_text_of(message) for message in row["messages"]]
+    texts = [message["content"] or "" for message in row["messages"]]
     turns = [
         _turn(generation, {name: found[generation["turn"]] for name, found in by_turn.items()}, texts)
         for generation in row["generations"]
     ]
     messages = [_message(message, row["calls"], by_turn["calls"]) for message in row["messages"]]
     count = row["prompt_messages"]
+    world_calls = json.loads(row.get("world_calls") or "{}")
+    made, checks = world_calls.pop("made", []), world_calls.pop("checks", [])
     return {
         "id": row["id"],
         "task": {
@@ -49,7 +51,10 @@ def record_of(row: Row, segments: list[Row]) -> Row:
             "later_tools": row["later_tools"],
             "prompt": messages[:count] if count is not None else json.loads(row["prompt"]),
             "answer": row["answer"],
+            **world_calls,
         },
+        "setup": made,
+        "checks": checks,
         "origin": {name: row[name] for name in (*ORIGIN, "validate")}
         | {"step": -1 if row["step"] is None else row["step"]},
         "agent": None if row["agent"] is None else json.loads(row["agent"]),
@@ -131,10 +136,6 @@ def _message(row: Row, calls: list[Row], by_turn: dict[int, list[Row]]) -> Row:
 
 def _id(key: str, call: Row) -> Row:
     return {} if call["id"] is None else {key: call["id"]}
-
-
-def _text_of(message: Row) -> str:
-    return message["content"] or ""
 
 
 def _reward(row: Row) -> Row | None:

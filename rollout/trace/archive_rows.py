@@ -26,11 +26,14 @@ def row_of(trace: Trace) -> Row:
     outside = [(-1, trace.server_events)]
     received = [*outside, *((number, turn.server_events) for number, turn in enumerate(trace.turns))]
     return selectable(trace) | {
-        "reward_parts": _numbers(trace.reward.parts) if trace.reward else None,
+        "reward_parts": [{"name": name, "value": value} for name, value in trace.reward.parts.items()]
+        if trace.reward
+        else None,
         "reward_turns": trace.reward.turns if trace.reward else None,
         "tools": trace.task.tools,
         "later_tools": trace.task.later_tools,
         "answer": trace.task.answer,
+        "world_calls": _world_calls(trace),
         "strategy": None if trace.strategy == StrategyRecord() else _json(asdict(trace.strategy)),
         "agent": None if trace.agent is None else trace.agent.model_dump_json(by_alias=True),
         "prompt_messages": len(prompt) if is_begun_by_prompt else None,
@@ -85,7 +88,7 @@ def selectable(trace: Trace) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the messages of a trace's turns are: indexes into `messages`; None where there is none."""
+    """Where the messages of a trace's turns are: indexes into `messages`; None if there is none."""
 
     assistants: list[int | None]  # [turns]
     first_calls: list[int]
@@ -199,6 +202,13 @@ def _segment(segment: Segment) -> Row:
     }
 
 
+def _world_calls(trace: Trace) -> str | None:
+    of_task = trace.task.model_dump(mode="json", include={"setup", "check", "verl"}, exclude_defaults=True)
+    made = {"made": list(map(asdict, trace.setup)), "checks": list(map(asdict, trace.checks))}
+    found = of_task | {name: events for name, events in made.items() if events}
+    return _json(found) if found else None
+
+
 def _call(event: ToolEvent) -> Call:
     return Call(name=event.name, arguments=event.arguments, id=event.id)
 
@@ -224,10 +234,6 @@ def _text_apart(blocks: list[Any]) -> tuple[list[Any], str | None]:
 
 def _text(content: str | list[Any]) -> str:
     return content if isinstance(content, str) else _text_apart(content)[1] or ""
-
-
-def _numbers(parts: dict[str, float]) -> list[Row]:
-    return [{"name": name, "value": value} for name, value in parts.items()]
 
 
 def _json(value: Any) -> str:

@@ -73,6 +73,7 @@ _CONTENT: dict[str, pa.DataType] = {
     "tools": pa.list_(_TEXT),  # that the row selects; null for all
     "later_tools": pa.list_(_TEXT),  # that the row refuses until a reply of the user names them
     "answer": _TEXT,
+    "world_calls": _JSON,  # of the task: its `setup`, `check` and `verl`, and the calls made; null without any
     "strategy": _JSON,  # how the trajectory was rolled out; null for a chain
     "agent": _JSON,  # the environment's agent and its arguments; null for the built-in one
     "prompt_messages": _SMALL,  # number of the first messages that are the row's prompt; null where `prompt` has it
@@ -170,6 +171,8 @@ _CONTENT: dict[str, pa.DataType] = {
 }
 
 SCHEMA = pa.schema([*_SELECTABLE.items(), *_CONTENT.items()], metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
+LATER = frozenset({"world_calls"})
+"""Columns that archives of this layout may lack, since they were added to it."""
 SELECTABLE = list(_SELECTABLE)
 """Columns without lists, which the index has as well."""
 ELEMENTS: dict[str, list[str]] = {

@@ -102,6 +102,14 @@ class ToolEvent:
 
 
 @dataclass(kw_only=True)
+class CheckEvent:
+    """One of the row's checks: the call that examined the world, and whether it returned what it must."""
+
+    call: ToolEvent
+    holds: bool
+
+
+@dataclass(kw_only=True)
 class UserEvent:
     """One message of the user simulator."""
 
@@ -148,7 +156,7 @@ class Mark:
     kind: MarkKind
     detail: str = ""
     action: FilterAction | None = None
-    """The action of the filter that matched; None where no filter is involved."""
+    """The action of the filter that matched; None if no filter is involved."""
 
 
 def _repeats(text: str, structured: dict[str, Any] | None) -> bool:

@@ -14,7 +14,7 @@ from gateway.types import ToolResult
 from rollout.environment.sections import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.process import exempt
-from rollout.trace.events import Mark, ToolEvent, UserEvent, call_message, tool_message
+from rollout.trace.events import CheckEvent, Mark, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
 from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
@@ -100,6 +100,10 @@ class Trace(Segment):
     reward: Reward | None = None
     server_events: ServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within the calls before and after the turns: reset, start, score."""
+    setup: list[ToolEvent] = field(default_factory=list[ToolEvent])
+    """The harness's calls that prepared the world, before the first turn; no message has them."""
+    checks: list[CheckEvent] = field(default_factory=list[CheckEvent])
+    """The harness's calls that examined the world after the last turn; no message has them."""
     strategy: StrategyRecord = field(default_factory=StrategyRecord)
     control_text: int = 0
     """Spellings of control tokens in the texts of messages and of tools' definitions. They are text in the ids, too."""

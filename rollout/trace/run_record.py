@@ -154,7 +154,7 @@ def _model_identity(path: str) -> dict[str, Any]:
 
 
 def file_digest(path: str | Path) -> str | None:
-    """SHA-256 of a file; None where there is none."""
+    """SHA-256 of a file; None if there is none."""
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

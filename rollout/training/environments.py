@@ -131,7 +131,7 @@ class Environments:
         """Read a row's task into its trace, and start its environment if needed.
 
         Returns:
-            None where the row or its environment is unusable: the trace says why, and is on disk.
+            None if the row or its environment is unusable: the trace says why, and is on disk.
         """
         try:
             task = Task.from_row(row)

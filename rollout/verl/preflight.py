@@ -31,6 +31,7 @@ from rollout.environment.row_validation import (
     read_task_rows,
     shared_indices,
     shared_problem,
+    warn_of_overlap,
 )
 from rollout.environment.startup import opened
 from rollout.environment.validation import LOCK_KEY, refuse_differences
@@ -148,6 +149,7 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
             with faults.collected():
                 faults += unknown_agents(config, path, agents)
                 rows += _rows(config, path)
+    warn_of_overlap(rows, _files(config, "data.train_files"))
     if rows:
         with faults.collected():
             check_custom_reward(config, settings.custom_reward, key=f"{KEY}.custom_reward")
@@ -219,10 +221,10 @@ def _warn_of_renormalised_sampling(config: DictConfig) -> None:
         )
 
 
-def _files(config: DictConfig) -> list[Path]:
-    """The parquet files of `data.train_files` and `data.val_files`, without duplicates."""
+def _files(config: DictConfig, *keys: str) -> list[Path]:
+    """The parquet files of these keys, by default of `data.train_files` and `data.val_files`, without duplicates."""
     names: list[str] = []
-    for key in ("data.train_files", "data.val_files"):
+    for key in keys or ("data.train_files", "data.val_files"):
         files = OmegaConf.select(config, key)
         names += [files] if isinstance(files, str) else map(str, files or [])
     paths = [Path(name).expanduser() for name in dict.fromkeys(names)]

@@ -12,13 +12,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART, Component
 from rollout.errors import RewardError
-from rollout.loop.components import WorldScore, users_reward
+from rollout.loop.components import EXTRA_KEY, WorldScore, users_reward
 from rollout.loop.reward import Judged, judged_messages
 from rollout.trace.record import Trace
 from rollout.verl.output import to_outputs
-
-EXTRA_KEY = "mcp_trajectory"
-"""What a reward function finds in `extra_info`, beside what the row has there."""
 
 
 class ComputeScore(Protocol):

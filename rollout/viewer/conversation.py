@@ -27,7 +27,9 @@ def conversation(trace: Trace, *, unit: str = "tokens") -> dict[str, Any]:
         "answer": trace.task.answer,
         "tools": trace.task.tools,
         "opening": [_message(message) for message in trace.messages[: max(0, trace.opening)]],
+        "setup": [_call(event) for event in trace.setup],
         "turns": [_turn(turn, number, trace) for number, turn in enumerate(trace.turns)],
+        "checks": [{**_call(each.call), "holds": each.holds} for each in trace.checks],
         "server_events": _server_events(trace.server_events),
         "reward": None
         if reward is None

@@ -108,7 +108,7 @@ class Directory:
         return _trained_of(self.traces.home_of(entry), ids, entry["step"], self.traces.skipped)
 
     def record(self, trace: Trace) -> RunRecord | None:
-        """The run record of a trajectory; None where it is missing."""
+        """The run record of a trajectory; None if it is missing."""
         if trace.run not in self._records:
             self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
         return self._records.get(trace.run)

@@ -102,7 +102,7 @@ class OwnPages:
 
 
 def refused(request: Request) -> tuple[int, str] | None:
-    """Status and reason where a request is not from one of this server's pages; None where it is."""
+    """Status and reason where a request is not from one of this server's pages; None if it is."""
     if request.method not in ("GET", "HEAD"):
         return 405, "This server only answers GET."
     host = request.headers.get("host", "")

@@ -81,7 +81,7 @@ def _shared(sequences: Sequence[list[int]]) -> list[list[int]]:
 
 
 def advantage(trained: Iterable[TrainedSegment]) -> float | None:
-    """The mean advantage of the trained tokens; None where none was trained on."""
+    """The mean advantage of the trained tokens; None if none was trained on."""
     values = [
         value for each in trained for value, is_in_loss in zip(each.advantages, each.mask, strict=False) if is_in_loss
     ]
@@ -99,12 +99,8 @@ def _lines(trace: Trace, number: int) -> list[list[str]]:
     found = [["thinking", turn.thinking]] if turn.thinking else []
     found += [["content", turn.content]] if turn.content else []
     for event in turn.tools:
-        found.append(["call", f"{event.name} {_arguments(event.arguments)}"])
+        found.append(["call", f"{event.name} {json.dumps(event.arguments, ensure_ascii=False)}"])
         found.append(["error" if event.is_error else "result", event.text])
     found += [["user", turn.user.message]] if turn.user is not None else []
     found += [["agent", turn.agent_message]] if turn.agent_message else []
     return found
-
-
-def _arguments(arguments: dict[str, Any]) -> str:
-    return json.dumps(arguments, ensure_ascii=False)

@@ -84,7 +84,7 @@ def token_texts(record: RunRecord | None, tokenizer: Path | None = None) -> Toke
     """The texts for the trajectories of a run.
 
     Args:
-        record: of the run; None where it is missing.
+        record: of the run; None if it is missing.
         tokenizer: a model's directory, or its `tokenizer.json`, in place of the recorded one.
     """
     if tokenizer is not None:

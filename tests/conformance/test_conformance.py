@@ -11,7 +11,7 @@ import pytest
 from conformance_client import OWN_OAUTH, play
 from third_party import NODE, PLACE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 
 SUITE = PLACE / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 RELAY = Path(__file__).with_name("relay.py")

@@ -14,7 +14,7 @@ from served import served
 
 from gateway import GatewayConfig
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.anyio
 
 EVERYTHING = Path(__file__).parents[1] / "third_party" / "everything_server.py"
 

@@ -6,7 +6,7 @@ import pytest
 from conformance_suite import Checks, passed, play_suite
 from raw_clients import raw_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.anyio
 
 SERVER = str(Path(__file__).parents[1] / "support" / "conformance_server.py")
 

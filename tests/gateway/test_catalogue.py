@@ -12,10 +12,9 @@ from mcp.server.mcpserver import Context, MCPServer
 
 from gateway import ConfigError, Gateway, GatewayConfig, Role, ToolDefinition, load_servers
 from gateway.catalogue.names import expose
-from gateway.catalogue.overrides import select_tools
+from gateway.catalogue.overrides import select_tools, without
 from gateway.config.models import ServerConfig
 from gateway.errors import faults_of
-from gateway.schemas.fixed import without
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

@@ -10,11 +10,10 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from gateway import ConfigError, Gateway, GatewayConfig, ToolDefinition
-from gateway.catalogue.overrides import select_tools
+from gateway.catalogue.overrides import select_tools, without
 from gateway.config.models import ServerConfig
 from gateway.schemas.arguments import prepare
 from gateway.schemas.check import check_value
-from gateway.schemas.fixed import without
 from gateway.types import canonical_json
 
 Config = Callable[..., GatewayConfig]

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from gateway.transport.delivery import Broke
-from gateway.transport.event_stream import EventStream
-from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {

@@ -25,9 +25,8 @@ from gateway import Gateway, GatewayConfig, Session
 from gateway.config.models import ServerConfig
 from gateway.errors import DeliveryUnknown, ServerUnavailable, Unauthorized
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.event_stream import EventStream
 from gateway.transport.http import ReadStream, WriteStream, http_streams
-from gateway.transport.http_answer import HttpFault
+from gateway.transport.http_answer import EventStream, HttpFault
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_exchange import Exchanges, Requests
 from gateway.transport.link import Link

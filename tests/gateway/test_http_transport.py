@@ -39,6 +39,7 @@ class Server:
         self.begun, self.released, self.got = anyio.Event(), anyio.Event(), anyio.Event()
         self.at_once = self.most_at_once = self.streamed = 0
         self.flooding = False
+        self.called, self.resumed, self.awaited = anyio.Event(), anyio.Event(), None
         methods = ["POST", "GET", "DELETE"]
         self.app = Starlette(routes=[Route("/mcp", self._answer, methods=methods)])
 
@@ -49,6 +50,9 @@ class Server:
             return Response()
         if request.method == "GET":
             self.gets.append(headers)
+            if "last-event-id" in headers and self.called.is_set():
+                self.resumed.set()
+                return StreamingResponse(self._silence(), media_type="text/event-stream")
             return StreamingResponse(self._own_stream(len(self.gets)), media_type="text/event-stream")
         message = await request.json()
         self.posts.append((message, headers))
@@ -73,6 +77,9 @@ class Server:
                 await self.released.wait()
                 self.at_once -= 1
                 return Response(status_code=202)
+            case "breaks off":
+                self.called.set()
+                return Response(b"retry: 0\nid: c-1\ndata: \n\n", media_type="text/event-stream")
             case "subscriptions/listen":
                 return StreamingResponse(self._long(), media_type="text/event-stream")
             case None | "notifications/initialized" | "notifications/cancelled":
@@ -95,7 +102,16 @@ class Server:
             yield b"data: " + b"x" * (900 << 10)
             await anyio.lowlevel.checkpoint()  # what is written to a client that is gone is passed over at once
 
+    async def _silence(self) -> AsyncIterator[bytes]:
+        yield b": nothing yet\n\n"
+        await anyio.sleep_forever()
+
     async def _own_stream(self, number: int) -> AsyncIterator[bytes]:
+        if self.awaited is not None:
+            self.got.set()
+            await self.awaited.wait()
+            yield b'data: {"jsonrpc":"2.0","id":99,"result":{}}\n\ndata: {"jsonrpc":"2.0","id":2,"result":{"n":2}}\n\n'
+            await anyio.sleep_forever()
         while self.flooding:
             await anyio.lowlevel.checkpoint()
             yield b'data: {"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"%s"}}\n\n' % (b"x" * (100 << 10))
@@ -213,6 +229,18 @@ async def test_the_servers_own_stream_is_read_on_where_it_ended_and_a_bad_event_
         assert read.last_context is not None and read.last_context.get(DELIVERY) is None
         assert [headers.get("last-event-id") for headers in server.gets] == [None, "e-2"]
         assert connections.slots.borrowed_tokens == 0  # it lasts as long as its session
+
+
+@pytest.mark.parametrize("awaited", ["called", "resumed"])
+async def test_a_response_on_the_servers_own_stream_is_that_of_a_request_whose_stream_ended(awaited: str) -> None:
+    async with streams() as (read, write, server, _):
+        server.awaited = getattr(server, awaited)
+        await answered(read, write, request("initialize"))
+        await write.send(notification("notifications/initialized"))
+        with anyio.fail_after(20):
+            await server.got.wait()
+            assert (await answered(read, write, request("breaks off", 2))).result == {"n": 2}
+            await answered(read, write, request("ping", 3))
 
 
 async def test_messages_without_a_response_are_posted_eight_at_a_time_and_nothing_waits_for_them() -> None:

@@ -20,7 +20,7 @@ from gateway.errors import CallTimeout, GatewayError, ProtocolError
 from mcp_servers.kit import InProcess
 from mcp_servers.kit.direct.calls import DirectCalls
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.anyio
 
 CALLER: ContextVar[str] = ContextVar("CALLER", default="none")
 

@@ -38,7 +38,7 @@ async def ended(*pids: int) -> AsyncIterator[None]:
     handles = [os.pidfd_open(pid) for pid in pids]
     try:
         yield
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             for handle in handles:
                 await anyio.wait_readable(handle)
     finally:
@@ -51,7 +51,7 @@ def names(directory: Path) -> list[str]:
 
 
 async def gone(path: Path) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while os.path.exists(path):  # noqa: ASYNC110, ASYNC240  # another process removes it
             await anyio.sleep(0.01)
 

@@ -7,8 +7,7 @@ import anyio
 import pytest
 
 from gateway.connection.in_flight import Answerer, InFlightCall, Question
-from gateway.server_events import RequestKind, ServerEvents
-from gateway.shortened import shortened
+from gateway.server_events import RequestKind, ServerEvents, shortened
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ for line in sys.stdin:
             answer["result"] = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
         case "tools/list" if how == "list":
             answer["error"] = {"code": -32000, "message": "DATABASE LOCKED"}
+        case "tools/list" if how == "no list":
+            answer["result"] = {"tools": "none"}
         case "tools/list" if how == "large list":
             tool = {"name": "x", "description": "x" * 3000, "inputSchema": {"type": "object"}}
             answer["result"] = {"tools": [tool]}
@@ -53,6 +55,7 @@ for line in sys.stdin:
         ("license, then exit", "MCPError: LICENSE EXPIRED(; the server exited with status 4)?"),
         ("version", "RuntimeError: Unsupported protocol version from the server: 1999-01-01"),
         ("list", "MCPError: DATABASE LOCKED"),
+        ("no list", "MCPError: the result of tools/list has no list of tools"),
         ("large list", r"MCPError: the result has \d+ bytes, max_message_bytes is 2000"),
         ("crash", "the server was killed by SIGSEGV"),
         ("exit", "the server exited with status 1; stderr ends: no such table: licenses"),

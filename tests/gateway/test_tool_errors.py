@@ -85,5 +85,5 @@ async def test_no_code_and_no_text_of_a_tools_error_is_taken_for_a_fault_of_the_
                 result = await session.call("fail", {"code": code, "message": text})
                 assert result.is_error and result.text == text
             assert session.connection("world") is connection and connection.alive
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 assert (await other.call("fail", {})).text == "fine"

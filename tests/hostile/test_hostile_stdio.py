@@ -110,7 +110,7 @@ async def test_a_server_that_hangs_when_it_is_closed_is_killed() -> None:
             (connection,) = (found for found in gate._openings.connections if found.server == "bad")
 
         async def closed() -> None:
-            with anyio.fail_after(5):
+            with anyio.fail_after(20):
                 await connection.done.wait()
 
         _, neighbour = await beside(gate, closed)

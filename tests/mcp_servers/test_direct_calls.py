@@ -29,7 +29,7 @@ from raw_clients import (
     request,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 
 SERVER = str(Path(__file__).parents[1] / "support" / "both_paths_server.py")
 FIXED: list[tuple[str, dict[str, Any]]] = [

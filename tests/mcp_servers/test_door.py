@@ -16,11 +16,11 @@ import anyio
 import pytest
 from odd_requests import answer_or_end, odd_request
 from programs import listening_program
-from raw_clients import ENVELOPE, MODERN, call, raw_http, request
+from raw_clients import ENVELOPE, MODERN, RawHttp, call, raw_http, request
 
 from gateway import Gateway, GatewayConfig
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.anyio
 
 TOKEN = "0123456789abcdef0123"
 PROGRAM = f"""
@@ -40,7 +40,8 @@ async def kit(
     def command(port: int) -> list[str]:
         return [sys.executable, "-c", PROGRAM, f"{host}:{port}", str(receive_s), str(unadmitted)]
 
-    async with listening_program(command, env={"MCP_SERVER_TOKEN": token, **env}) as port:
+    at = "127.0.0.1" if host == "0.0.0.0" else host
+    async with listening_program(command, env={"MCP_SERVER_TOKEN": token, **env}, host=at) as port:
         yield port
 
 
@@ -92,8 +93,27 @@ async def test_only_the_token_admits_at_an_address_of_other_machines() -> None:
                 assert (await session.call("add", {"a": 1})).text == "2"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+async def test_a_loopback_address_admits_only_names_of_this_machine_before_it_reads_a_body(host: str) -> None:
+    async with kit(host, token="") as port:
+        own = f"{host}:{port}"
+        named = [
+            (own, None, 200),
+            ("localhost:1", None, 200),
+            ("evil.example", None, 421),
+            (own, "http://evil.example", 403),
+        ]
+        for name, origin, status in named:
+            async with await anyio.connect_tcp(host, port) as stream:
+                client = RawHttp(stream, port)
+                head, _, body = client.post(DISCOVER, host=name, origin=origin).partition(b"\r\n\r\n")
+                with anyio.fail_after(30):
+                    await stream.send(head + b"\r\n\r\n" + body * (status == 200))
+                    assert (await client.answer()).status == status, name
+
+
 async def test_the_token_is_not_in_the_environment_of_what_a_server_starts() -> None:
-    from mcp_servers.kit.direct.door import Door
+    from mcp_servers.kit.direct.http import Door
 
     variables = {"MCP_SERVER_TOKEN": TOKEN, "PATH": "/bin"}
     Door("0.0.0.0", variables)

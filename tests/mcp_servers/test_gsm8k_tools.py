@@ -13,7 +13,7 @@ from mcp_types import CallToolResult
 
 from mcp_servers import gsm8k_tools
 from mcp_servers.calculator.arithmetic import answer_in, evaluate, results_within
-from mcp_servers.gsm8k_tools.problems import TASKS, Attempts, problem
+from mcp_servers.gsm8k_tools.server import TASKS, Attempts, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_servers.calculator import arithmetic
-from mcp_servers.research import inquiry
+from mcp_servers.research.server import answer_in
 from mcp_servers.retail import score
 
 LENGTH = 200_000
@@ -35,7 +35,7 @@ def test_degenerate_text_is_read_at_once(text: str) -> None:
         for end in ("", "x"):
             said = begin + text * (LENGTH // len(text)) + end
             arithmetic.answer_in(said)
-            inquiry.answer_in(said)
+            answer_in(said)
             score._values_in([said])  # pyright: ignore[reportPrivateUsage]
             score.is_yes(said)
 

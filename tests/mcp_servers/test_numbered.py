@@ -32,7 +32,7 @@ class Slow:
 
 
 async def begun(slow: Slow, made: int = 1) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while slow.made < made:
             await anyio.lowlevel.checkpoint()
 
@@ -59,7 +59,7 @@ async def test_repeats_while_an_answer_is_being_made_wait_for_the_same_one() -> 
     async def ask() -> None:
         got.append(await answers.answer(1, slow))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
                 tasks.start_soon(ask)
@@ -70,7 +70,7 @@ async def test_repeats_while_an_answer_is_being_made_wait_for_the_same_one() -> 
 
 async def test_a_request_that_is_dropped_does_not_take_its_answer_along() -> None:
     answers, slow = Numbered[str]("reply"), Slow()
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answers.answer, 1, slow)
             await begun(slow)
@@ -102,7 +102,7 @@ async def test_who_waits_for_an_answer_of_a_released_trajectory_is_told() -> Non
             await answers.answer(1, slow)
         said.append(str(error.value))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
             await begun(slow)
@@ -125,7 +125,7 @@ async def test_what_is_being_made_for_a_world_that_is_replaced_is_given_up_and_i
             await answers.answer(1, make)
         said.append(str(error.value))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         for maker in (Slow(), Stubborn()):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask, maker)

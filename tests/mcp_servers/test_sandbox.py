@@ -22,7 +22,7 @@ from gateway.leases.session import Session
 from mcp_servers import sandbox
 from mcp_servers._jail.child import Limits
 from mcp_servers.sandbox.judge import judge, same
-from mcp_servers.sandbox.problems import TASKS, problem
+from mcp_servers.sandbox.server import TASKS, problem
 from mcp_servers.sandbox.steps import EXAMPLES, HIDDEN, MAX_ALIKE, Check
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.formats import hermes

@@ -28,9 +28,8 @@ from serving import Model, listening
 
 from mcp_servers.kit import Reply
 from mcp_servers.user_simulator import Persona, create_server, simulator
-from mcp_servers.user_simulator.endpoint import Endpoint, EndpointConfig
 from mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
-from mcp_servers.user_simulator.modelled import ModelledUser
+from mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser
 from mcp_servers.user_simulator.recordings import Recording, ReplayedUser, load_recordings
 from mcp_servers.user_simulator.scripted import Cue, Scenario, Step
 

@@ -16,7 +16,7 @@ import uvicorn
 
 from mcp_wire import http_connections
 from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import Answer, Request
+from mcp_wire.http_request import DirectAnswer, Request
 from mcp_wire.http_server import HttpConnection, protocol
 
 pytestmark = pytest.mark.anyio
@@ -55,13 +55,13 @@ class ExampleSite:
                 await self.left.wait()
             case b"/keep":
                 self.requests.append(request)
-                request.respond(Answer(200, b"{}"))
+                request.respond(DirectAnswer(200, b"{}"))
             case b"/long":
-                request.respond(Answer(200, b" " * 20_000_000))
+                request.respond(DirectAnswer(200, b" " * 20_000_000))
             case b"/pass":
                 return False
             case _:
-                request.respond(Answer(200, b"%d" % len(request.body)))
+                request.respond(DirectAnswer(200, b"%d" % len(request.body)))
         return True
 
 

@@ -21,7 +21,7 @@ SEPARATE: dict[str, Any] = {
     "ray_kwargs.ray_init.num_cpus": 14,
 }
 """An engine beside the trainer's, on a device that is as fake."""
-_PLUGINS = ROOT / "tests" / "rollout" / "verl"
+_PLUGINS = ROOT / "tests" / "support"
 
 
 def prepare(

@@ -13,8 +13,8 @@ from typing import Any
 
 from gateway.leases.session import Session
 from gateway.types import CallFault
-from mcp_servers.bfcl import expert
 from mcp_servers.bfcl.documents import Function, load_functions
+from mcp_servers.bfcl.server import play
 from mcp_servers.bfcl.tasks import find_task
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.formats import hermes
@@ -29,7 +29,7 @@ Turns = list[list[Call]]
 
 def ground_truth(task: str) -> Turns:
     turns: Turns = [[]]
-    for turn in expert.play(find_task(task), FUNCTIONS):
+    for turn in play(find_task(task), FUNCTIONS):
         if turn.calls is None:
             turns.append([])
         else:

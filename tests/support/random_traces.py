@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gateway.server_events import Notification, NotificationKind, RequestKind, ServerRequest
 from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.sections import AgentConfig, FilterAction, Strategy
-from rollout.environment.task import Origin, Task
-from rollout.trace.events import Mark, MarkKind, UserEvent
+from rollout.environment.task import Check, Origin, Task, VerlColumns, WorldCall
+from rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent
 from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Parsed, Shown
@@ -22,6 +22,7 @@ IDS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 JSON_OBJECTS = st.dictionaries(
     TEXTS, st.recursive(st.none() | st.booleans() | st.integers() | NUMBERS | TEXTS, st.lists, max_leaves=4), max_size=3
 )
+NAMES = TEXTS.filter(bool)
 OPTIONAL_IDS = st.none() | TEXTS
 OPTIONAL_NUMBERS = st.none() | st.integers(0, 9)
 ATTEMPTS = st.builds(Attempt, tokens=st.integers(1, 9), weights_version=OPTIONAL_NUMBERS, seed=OPTIONAL_NUMBERS)
@@ -47,6 +48,9 @@ def traces(draw: st.DrawFn) -> Trace:
         later_tools=draw(st.lists(TEXTS, max_size=2)),
         prompt=tuple(prompt),
         answer=draw(OPTIONAL_IDS),
+        setup=draw(st.lists(st.builds(WorldCall, name=NAMES, arguments=JSON_OBJECTS), max_size=2)),
+        check=draw(st.lists(st.builds(Check, name=NAMES, returns=TEXTS, error=st.booleans()), max_size=2)),
+        verl=draw(st.none() | st.builds(VerlColumns, data_source=TEXTS, extra_info=JSON_OBJECTS)),
     )
     origin = Origin(
         row=draw(st.integers(0, 9)),
@@ -60,6 +64,13 @@ def traces(draw: st.DrawFn) -> Trace:
         branched_at=draw(st.none() | st.integers(0, 9)),
     )
     trace = Trace.begin(draw(TEXTS), task, origin)
+    for call in (*task.setup, *task.check):
+        made = Call(name=call.name, arguments=dict(call.arguments))
+        event = ToolEvent.of(made, draw(tool_results()), Shown(text=draw(TEXTS)), draw(TEXTS))
+        if isinstance(call, Check):
+            trace.checks.append(CheckEvent(call=event, holds=draw(st.booleans())))
+        else:
+            trace.setup.append(event)
     agents = st.builds(lambda given: AgentConfig.model_validate({"use": "module:Class", "with": given}), JSON_OBJECTS)
     trace.agent = draw(st.none() | agents)
     if draw(st.booleans()):

@@ -14,8 +14,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from gateway import Gateway, GatewayConfig
 from gateway.remote.hosts import HostConfig, HostList
+from gateway.serve.app import Serving, serving
 from gateway.serve.config import ServeConfig
-from gateway.serve.server import Serving, serving
 
 TOKEN = "a token of the first bearer"
 OTHER_TOKEN = "a token of another bearer"

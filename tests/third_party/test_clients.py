@@ -34,7 +34,6 @@ async def played(python: Path, name: str, url: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 async def test_unchanged_clients_keep_state_at_an_address() -> None:
     assert INSTALLED.is_dir(), f"{INSTALLED} is missing: run `make clients`"
     async with served(servers()) as running:

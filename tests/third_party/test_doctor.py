@@ -56,7 +56,6 @@ def snapshot(work: Path) -> dict[str, bytes]:
     return {str(file.relative_to(work)): file.read_bytes() for file in sorted(work.rglob("*")) if file.is_file()}
 
 
-@pytest.mark.timeout(180)
 async def test_the_verdicts_on_a_few_servers_are_those_of_their_source(work: Path) -> None:
     before = snapshot(work)
     reports = await reports_on([KNOWN[name] for name in SLICE], work)

@@ -19,8 +19,7 @@ import sys
 
 _HERE = sys.path[0]  # this directory, which is in the way of the program's own modules
 from fork_loop import Changes, ForkLoop, Mark, end  # noqa: E402
-from fork_memory import share_memory  # noqa: E402
-from fork_program import Program, before_first_loop, compile_models  # noqa: E402
+from fork_program import Program, before_first_loop, compile_models, share_memory  # noqa: E402
 from fork_rehearsal import rehearse  # noqa: E402
 from fork_watch import Watch  # noqa: E402
 

@@ -76,7 +76,7 @@ class ForkLoop:
 
     def __init__(self, control: socket.socket, lifeline: int, mark: Mark, changes: Changes) -> None:
         self._control, self._lifeline, self._mark, self._changes = control, lifeline, mark, changes
-        # None where it is not Python's, which cannot be set again.
+        # None if it is not Python's, which cannot be set again.
         self._of_program = signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL
         self._woken, self._wakes = os.pipe()
 

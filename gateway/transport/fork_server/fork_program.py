@@ -1,8 +1,9 @@
-"""A server's main module: import what it imports once, run it in each fork."""
+"""A server's main module: import what it imports once, run it in each fork, from memory that is cheap to copy."""
 
 from __future__ import annotations
 
 import ast
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -16,6 +17,8 @@ from fork_watch import Arguments, Watch
 
 _LATER = ("anyio._backends._asyncio", "mcp.server.stdio", "mcp.server.lowlevel.server", "rich.logging")
 """Modules that servers of the SDK import only when they are made or begin to serve."""
+_MADV_COLLAPSE = 25  # since Linux 6.1
+_HUGE = 2 << 20
 
 
 def _adds_directory() -> bool:
@@ -154,3 +157,30 @@ def compile_models() -> None:
                     adapter.rebuild(raise_errors=False)
         except Exception:  # boundary: the program's objects; one that fails here fails again where the program uses it
             pass
+
+
+def share_memory() -> None:
+    """Make forks cheap: no collection in a fork writes to what is there now, and its page tables are short."""
+    gc.collect()
+    gc.freeze()
+    _use_huge_pages()
+
+
+def _use_huge_pages() -> None:
+    """Move writable memory into huge pages, of which a fork copies one entry in place of 512.
+
+    A fork that writes to one copies only the 4 KB that it writes to. Where the kernel cannot, nothing changes.
+    """
+    try:
+        madvise = ctypes.CDLL(None).madvise
+        with open("/proc/self/maps") as file:
+            lines = file.read().splitlines()
+    except (OSError, AttributeError):
+        return
+    for line in lines:
+        bounds, access, _, _, inode, *path = line.split(maxsplit=5)
+        if "w" not in access or inode != "0" or path not in ([], ["[heap]"]):
+            continue
+        start, end = (int(bound, 16) for bound in bounds.split("-"))
+        for at in range(-(-start // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
+            madvise(ctypes.c_void_p(at), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)

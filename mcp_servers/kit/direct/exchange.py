@@ -31,7 +31,7 @@ from starlette.requests import Request
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
 from mcp_wire import http_request
-from mcp_wire.http_request import Answer
+from mcp_wire.http_request import DirectAnswer
 
 PING_S = 15.0
 """Silence after which a client gets a comment line, so that no proxy closes the connection."""
@@ -86,7 +86,7 @@ class Exchange(Channel):
         if self._asked.response_started:
             self._asked.end_stream(_event(body))
         else:
-            self._asked.respond(Answer(status, body.encode()))
+            self._asked.respond(DirectAnswer(status, body.encode()))
 
     def _disconnected(self) -> None:
         """The client closed the connection, which is how it cancels a call in this era."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 import pydantic_core
@@ -23,10 +24,10 @@ from starlette.requests import Request as AsgiRequest
 
 from mcp_servers.kit import sdk
 from mcp_servers.kit.direct.calls import DirectCalls, as_call
-from mcp_servers.kit.direct.door import Door
 from mcp_servers.kit.direct.exchange import PING_S, Exchange
+from mcp_wire.door import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
 from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import Request
+from mcp_wire.http_request import DirectAnswer, NotAdmitted, Request
 from mcp_wire.http_server import protocol
 
 PATH = b"/mcp"
@@ -158,3 +159,46 @@ async def serve_http(server: MCPServer, calls: DirectCalls | None, door: Door, h
     finally:
         for each in sweeping:
             each.cancel()
+
+
+TOKEN, HOSTS = "MCP_SERVER_TOKEN", "MCP_SERVER_HOSTS"
+"""Variables of the environment: the bearer token, and further names by which clients may address the server. Either may
+have several values with spaces between them."""
+
+
+class Door:
+    """Admits requests to a server that listens at `host`.
+
+    Args:
+        variables: Of the environment. The token is removed from them: programs that the server starts do not need it.
+        authorizes: Whether the server has an authorization of its own.
+
+    Raises:
+        ValueError: other machines reach the address, and there is no token; or the token is too short.
+    """
+
+    def __init__(self, host: str, variables: MutableMapping[str, str], *, authorizes: bool = False) -> None:
+        tokens = variables.pop(TOKEN, "").split()
+        if not tokens and not is_loopback(host) and not authorizes:
+            raise ValueError(
+                f"{host} is reachable from other machines: {TOKEN} must hold a token (openssl rand -hex 32)"
+            )
+        if any(len(token) < SHORTEST_TOKEN for token in tokens):
+            raise ValueError(f"{TOKEN}: shorter than {SHORTEST_TOKEN} characters (openssl rand -hex 32)")
+        self._holders = Holders(dict.fromkeys(tokens, True))
+        self._names = Names(host, variables.get(HOSTS, "").split())
+
+    def admit(self, request: Request) -> bool:
+        """As `Site.admit`: whoever has a token has the same rights."""
+        headers = request.headers
+        if not self._names.has(headers.get(b"host", b"")):
+            raise _refusal(421, "Invalid Host header")
+        if b"origin" in headers and not self._names.has_url(headers[b"origin"].decode("latin-1")):
+            raise _refusal(403, "Invalid Origin header")
+        if self._holders and not self._holders.of(headers):
+            raise _refusal(401, NEEDS_TOKEN)
+        return True
+
+
+def _refusal(status: int, problem: str) -> NotAdmitted:
+    return NotAdmitted(DirectAnswer(status, problem.encode(), b"text/plain"))

@@ -55,7 +55,7 @@ class DirectTools:
         )
 
     def get(self, name: str, handler: Any) -> Tool | None:
-        """The tool to run for a call; None where the SDK's handler has to."""
+        """The tool to run for a call; None if the SDK's handler has to."""
         manager = sdk.tools_of(self._server)
         if not self.takes(handler) or type(manager) is not ToolManager or "call_tool" in vars(manager):
             return None

@@ -128,6 +128,16 @@
     );
   }
 
+  // Calls of the harness, which the policy has not seen.
+  function worldCalls(calls, summary) {
+    if (!calls.length) return null;
+    const shown = calls.map((each) => [
+      each.holds === undefined ? null : chip(each.holds ? "good" : "bad", each.holds ? "holds" : "does not hold"),
+      call(each),
+    ]);
+    return el("details", { open: calls.some((each) => each.holds === false) }, el("summary", {}, summary), shown);
+  }
+
   // Turns with something to look at: [turn, kind, label].
   Viewer.issues = (trace) => {
     const found = [];
@@ -160,8 +170,10 @@
             : message(each.role, each.text),
         ),
       ),
+      worldCalls(trace.setup, `${trace.setup.length} calls prepared the world`),
       events(trace.server_events),
       trace.turns.map((each, index) => turn(each, index, entry.id, trace.unit)),
+      worldCalls(trace.checks, `${trace.checks.filter((each) => each.holds).length} of ${trace.checks.length} checks hold`),
       trace.failure
         ? el("p", { class: "failure" }, el("b", {}, trace.failure.kind), ` ${trace.failure.message}`)
         : null,

@@ -67,6 +67,31 @@ async def test_clients_of_both_eras_keep_state_at_an_address_and_no_two_share_it
         assert await called(running.url + "/one", reading, "get", OTHER_TOKEN) == "nothing"
 
 
+NOTES = """
+from mcp.server.mcpserver import MCPServer
+server, notes = MCPServer("notes", log_level="ERROR"), []
+
+@server.tool()
+def put(text: str) -> str:
+    notes.append(text)
+    return " ".join(notes)
+
+server.run("stdio")
+"""
+
+
+@pytest.mark.parametrize("eras", [ERAS, ERAS[::-1]])
+async def test_a_server_that_speaks_both_eras_answers_clients_of_both_in_one_world(
+    tmp_path: Path, eras: list[str]
+) -> None:
+    (tmp_path / "notes.py").write_text(NOTES)
+    entry = {"command": sys.executable, "args": [str(tmp_path / "notes.py")], "scope": "process", "required": True}
+    async with served(GatewayConfig.model_validate({"servers": {"notes": entry}}), tokens=TOKENS) as running:
+        for mode in eras:
+            said = await called(running.url + "/one", mode, "put", text="plum")
+        assert said == "plum plum"
+
+
 async def test_a_client_of_2026_without_a_name_keeps_the_one_world_of_its_bearer(mini: Entries) -> None:
     async with cells(mini, tokens=TOKENS) as running:
         await called(running.url, MODERN, "put", text="plum")

@@ -15,7 +15,7 @@ from raw_clients import raw_server
 from served import served
 
 from gateway import GatewayConfig
-from gateway.serve.server import Serving
+from gateway.serve.app import Serving
 
 pytestmark = pytest.mark.anyio
 MODERN = "2026-07-28"

@@ -27,7 +27,6 @@ COMMAND = Path(sys.executable).with_name("mcp-rollout")
 TRANSPORTS = {"in_process", "in_process_sdk", "stdio", "http"}
 BOUND_S = 280
 """Every command starts several processes, which takes long on a busy machine."""
-pytestmark = pytest.mark.timeout(300)
 
 
 def program(measurement: str) -> list[str]:

@@ -234,7 +234,7 @@ def test_tools_are_counted_as_the_chat_template_renders_them(tmp_path: Path) -> 
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import PreTrainedTokenizerFast
 
-    from rollout.tokens.counting import ToolTokenCounter
+    from rollout.tokens.chat_template import ChatTemplate
 
     plain = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
     plain.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
@@ -243,8 +243,8 @@ def test_tools_are_counted_as_the_chat_template_renders_them(tmp_path: Path) -> 
     wrapped.chat_template = TEMPLATE
     wrapped.save_pretrained(tmp_path / "chat")
     tools = [{"type": "function"}, {"type": "other"}]
-    assert ToolTokenCounter(str(tmp_path / "chat")).tools(tools) == 2 * len('<t> {"type": "x"}'.split())
-    assert ToolTokenCounter(str(tmp_path / "plain")).tools(tools) is None
-    assert ToolTokenCounter(str(tmp_path / "plain")).text("three short words") == 3
+    assert ChatTemplate(str(tmp_path / "chat")).count_tools(tools) == 2 * len('<t> {"type": "x"}'.split())
+    assert ChatTemplate(str(tmp_path / "plain")).count_tools(tools) is None
+    assert ChatTemplate(str(tmp_path / "plain")).count("three short words") == 3
     with pytest.raises(ConfigError, match="no tokenizer in"):
-        ToolTokenCounter(str(tmp_path / "nothing"))
+        ChatTemplate(str(tmp_path / "nothing"))

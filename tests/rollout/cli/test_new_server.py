@@ -16,7 +16,6 @@ from rollout.environment.task import Task
 FILES = ["README.md", "server.py", "tea_shop.yaml", "test.parquet", "test_tea_shop.py", "train.parquet"]
 
 
-@pytest.mark.timeout(300)
 def test_what_is_generated_passes_its_own_test_from_anywhere(tmp_path: Path) -> None:
     place = tmp_path / "of my own"
     assert new_server("tea_shop", place) == 0

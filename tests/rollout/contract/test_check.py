@@ -23,7 +23,6 @@ from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.timeout(300)
 
 
 def environment(fault: str, **fields: Any) -> Environment:

@@ -37,7 +37,6 @@ def called_safe(report: ServerReport) -> bool:
     return report.verdict in (Verdict.SHARE, Verdict.STATELESS) or report.advice.scope == "shared" or not seen
 
 
-@pytest.mark.timeout(60)
 async def test_a_global_is_found_although_the_last_call_of_a_lease_erases_it(tmp_path: Path) -> None:
     reports = await reports_on(SAMPLE, tmp_path, scope=None)
     assert {seed: report for seed, report in reports.items() if called_safe(report)} == {}

@@ -199,6 +199,13 @@ async def test_a_model_directory_that_is_not_whole_is_refused_with_what_is_wrong
     assert "--dtype: there is no 'float33'" in await refused(str(model), dtype="float33")
 
 
+async def test_a_model_that_is_loaded_draws_no_progress(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from rollout.engines.in_process import load_model
+
+    load_model(str(model), device="cpu", dtype=None)
+    assert "\r" not in "".join(capfd.readouterr())
+
+
 async def test_a_server_that_serves_no_generation_at_the_start_is_refused_in_time(
     model: Path, generator: Generator
 ) -> None:

@@ -20,7 +20,7 @@ from worlds import ROLE, play, saying
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from mcp_servers.gsm8k_tools import create_server
-from mcp_servers.gsm8k_tools.problems import problem
+from mcp_servers.gsm8k_tools.server import problem
 from rollout.agents import plan_then_act, reflect, retry_with_feedback
 from rollout.cli.app import app
 from rollout.engines.scripted import ScriptedPolicy

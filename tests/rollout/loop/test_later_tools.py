@@ -55,6 +55,14 @@ def house() -> MCPServer:
     return server
 
 
+async def test_the_user_cannot_name_a_tool_that_only_the_harness_calls(tmp_path: Path) -> None:
+    row = task(tools=["look"], setup=[{"name": "open_door"}])
+    completions = ["one", "two", OPEN, "three"]
+    trace = await play({"house": house()}, saying(*completions), tmp_path, row=row, user={"server": "house"})
+    assert trace.setup[0].text == "it is open"
+    assert [event.fault for turn in trace.turns for event in turn.tools] == [CallFault.UNKNOWN_TOOL]
+
+
 async def test_a_later_tool_is_refused_like_an_unknown_one_until_the_user_names_it(tmp_path: Path) -> None:
     completions = [OPEN, "one", OPEN, "two", OPEN, "three"]
     row = task(tools=["look"], later_tools=["open_door"])

@@ -9,6 +9,7 @@ from clock import Clock, made
 from worlds import saying, task
 
 from gateway import Gateway
+from gateway.types import CallFault
 from rollout.environment.config import Environment
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
@@ -37,7 +38,9 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-async def played(clock: Clock, directory: Path, world: dict[str, Any], *texts: str, judge: str = "judge") -> Trace:
+async def played(
+    clock: Clock, directory: Path, world: dict[str, Any], *texts: str, judge: str = "judge", **row: Any
+) -> Trace:
     """With a clock that moves to the end of a call once it hangs."""
     hung = directory / "hung"
     world |= {"call_timeout_s": LIMIT_S, "env": {"HANGS": str(hung)}}
@@ -47,7 +50,7 @@ async def played(clock: Clock, directory: Path, world: dict[str, Any], *texts: s
     )
     async with Gateway(environment) as gateway, clock.passing(LIMIT_S, whenever=made(hung)):
         return await roll_out(
-            Trace.begin("trajectory", task(), Origin()),
+            Trace.begin("trajectory", task(**row), Origin()),
             environment=environment,
             gateway=gateway,
             policy_for=saying(*texts),
@@ -81,3 +84,14 @@ async def test_a_policy_that_hangs_the_server_that_scores_it_is_withdrawn(clock:
     trace = await played(clock, tmp_path, world, calling("freeze"), "It hangs.", judge="world")
     assert trace.turns[0].marks[0].kind is MarkKind.TIMED_OUT
     assert trace.is_withdrawn and trace.failure is not None
+
+
+async def test_a_check_in_a_process_that_the_policy_hung_does_not_hold(clock: Clock, tmp_path: Path) -> None:
+    world = entry("freeze", "get", scope="process", close_timeout_s=0.5)
+    trace = await played(clock, tmp_path, world, calling("freeze"), "It hangs.", check=[{"name": "get"}])
+    assert trace.failure is None and trace.reward is not None and trace.reward.score == 0.25
+    assert [(each.holds, each.call.fault) for each in trace.checks] == [(False, CallFault.TIMED_OUT)]
+    other = entry("freeze", "get", close_timeout_s=0.5)
+    (tmp_path / "other").mkdir()
+    trace = await played(clock, tmp_path / "other", other, calling("get"), "Fine.", check=[{"name": "freeze"}])
+    assert trace.is_withdrawn and trace.failure is not None and trace.failure.kind == "call_timeout"

@@ -12,10 +12,10 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 from worlds import REWARD, ROLE, play, saying, task
 
+from rollout.environment.matching import same_answer
 from rollout.environment.reward_config import RewardConfig
 from rollout.evaluation.summary import Outcome, summarise
 from rollout.formats import hermes
-from rollout.loop.components import same_answer
 from rollout.loop.limits import Limits
 from rollout.trace.record import StopReason
 from rollout.types import Call

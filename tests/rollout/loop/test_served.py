@@ -10,8 +10,8 @@ from playing_samples import played
 from replaying import all_timeless
 from served import at
 
+from gateway.serve.app import serving
 from gateway.serve.config import ServeConfig
-from gateway.serve.server import serving
 from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.environment.startup import opened_environment

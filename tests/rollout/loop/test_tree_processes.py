@@ -26,7 +26,7 @@ from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore
 from rollout.types import Completion, Policy
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.anyio
 ENVIRONMENTS = Path(__file__).parents[3] / "configs" / "environments"
 LEAVES, KILLED = 4, 2
 

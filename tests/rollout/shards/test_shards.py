@@ -169,7 +169,6 @@ def check(traces: list[Trace], home: Path, *, most_lost: int) -> None:
     assert {f"{trace.id}/{turn}" for trace in traces for turn in range(TURNS)} <= ran.keys()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("nodes", [2], indirect=True)
 async def test_32_leases_on_two_shards_survive_the_end_of_one_which_ray_restarts(
     nodes: list[Any], tmp_path: Path

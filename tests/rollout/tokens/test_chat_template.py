@@ -12,7 +12,7 @@ from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
 from rollout.tokens.chat_template import ChatTemplate, read_chat_template
-from rollout.tokens.counting import ToolTokenCounter, trajectory_lengths
+from rollout.tokens.counting import trajectory_lengths
 from rollout.trace.record import Trace, UserEvent
 from rollout.types import Call, Completion, Edit, Parsed
 
@@ -53,7 +53,7 @@ def test_texts_and_counts_are_those_of_transformers(name: str, tmp_path: Path) -
         assert template.count_prompt(messages, tools or ()) == len(tokenizer.encode(text, add_special_tokens=False))
     user = OPENING[1:]
     costs = template.count_prompt(user, TOOLS) - template.count_prompt(user)
-    counted = ToolTokenCounter(str(tmp_path)).tools(TOOLS)
+    counted = template.count_tools(TOOLS)
     assert counted is not None and abs(counted - costs) <= 1  # another user's text, which can merge with its neighbours
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_count_is_one_message(tmp_path: Path, model: Path) -> None:
         ChatTemplate(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
     bare = ChatTemplate(tmp_path)
-    assert bare.count("tea") > 0 and not bare.has_template and ToolTokenCounter(str(tmp_path)).tools(TOOLS) is None
+    assert bare.count("tea") > 0 and bare.count_tools(TOOLS) is None
     with pytest.raises(ConfigError, match="has no chat template"):
         bare.count_prompt(OPENING)
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no ' + messages[0].role) }}")

@@ -111,6 +111,13 @@ def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> Non
     assert all(pq.read_schema(path).equals(SCHEMA) for path in tmp_path.iterdir())
 
 
+def test_an_archive_from_before_tasks_had_calls_is_read(tmp_path: Path) -> None:
+    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
+    write_archive(path, [recorded_trace("a")])
+    pq.write_table(pq.read_table(path).drop_columns(["world_calls"]), path)
+    assert [trace.id for trace in read_archive(path)] == ["a"]
+
+
 def test_an_archive_that_lacks_a_column_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
     path = tmp_path / f"a{ARCHIVE_SUFFIX}"
     write_archive(path, [recorded_trace("a")])

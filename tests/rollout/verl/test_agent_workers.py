@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 # A first test waits for Ray and the imports of verl, a minute and more on a busy machine.
-pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
 
 SAMPLES = 2
 """Of each prompt, see `gated_worker`."""

@@ -15,8 +15,8 @@ from engine_log import read_records
 from taught_model import teach
 from verl_run import logged, train
 
-from mcp_servers.bfcl import expert
 from mcp_servers.bfcl.documents import load_functions
+from mcp_servers.bfcl.server import play
 from mcp_servers.bfcl.tasks import find_task
 from rollout.environment.parquet import read_rows
 from rollout.environment.task import Task
@@ -42,7 +42,7 @@ def taught_conversation(name: str) -> list[dict[str, Any]]:
     task, functions = find_task(name), load_functions()
     messages: list[dict[str, Any]] = [{"role": "user", "content": task.message(0, functions)}]
     user_turn = 0
-    for turn in expert.play(task, functions):
+    for turn in play(task, functions):
         if turn.calls is None:
             user_turn += 1
             messages.append({"role": "assistant", "content": turn.content})

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 from verl_config import composed
 
-from mcp_servers.gsm8k_tools.problems import TASKS, problem
+from mcp_servers.gsm8k_tools.server import TASKS, problem
 from rollout.formats import hermes
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from verl_run import logged, train
 
 from gateway.catalogue.tool_config import read_lock
-from mcp_servers.gsm8k_tools.problems import Attempts, problem
+from mcp_servers.gsm8k_tools.server import Attempts, problem
 from rollout.environment.parquet import read_rows
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]

@@ -111,6 +111,34 @@ def test_rows_that_would_be_sampled_alike_are_said(preflight: Preflight) -> None
     assert warning["rows"] == 2 and warning["file"].endswith("rows.parquet")
 
 
+def test_held_out_rows_with_a_prompt_of_training_are_warned_of(preflight: Preflight, tmp_path: Path) -> None:
+    def row(index: int, text: str, seed: int = 1) -> dict[str, Any]:
+        prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]
+        return {
+            "agent_name": "mcp_agent",
+            "prompt": prompt,
+            "extra_info": {"index": index, "mcp": {**MCP, "seed": seed}},
+        }
+
+    held_out = [row(0, "Shout pear."), row(1, " shout PLUM. "), row(2, "Shout plum.", seed=2)]
+    pq.write_table(pa.Table.from_pylist(held_out), tmp_path / "held_out.parquet")
+    with capture_logs() as logs:
+        assert preflight(f"data.val_files={tmp_path / 'held_out.parquet'}") == ""
+    (warning,) = [entry for entry in logs if entry["event"] == "held-out rows have prompts of training"]
+    assert (warning["rows"], warning["of"]) == (1, 3) and warning["first"].endswith("held_out.parquet: row 1")
+
+
+def test_calls_of_a_row_that_its_servers_cannot_answer_are_refused(preflight: Preflight) -> None:
+    said = preflight(mcp={**MCP, "setup": '[{"name": "shuot"}]', "check": '[{"name": "shout", "arguments": {}}]'})
+    assert "row 1: extra_info.mcp.setup.0: unknown tool 'shuot' (did you mean 'shout'?)" in said
+    assert "row 1: extra_info.mcp.check.0.arguments: shout: " in said
+
+
+def test_a_row_that_asks_for_nothing_is_refused_where_solved_is_the_reward(preflight: Preflight) -> None:
+    said = preflight(environment={"servers": {"echo": SERVER}, "reward": {"weights": {"solved": 1.0}}})
+    assert "row 1: reward_model.ground_truth: has neither an answer nor checks" in said
+
+
 def test_rows_that_would_share_a_request_id_are_refused_under_full_determinism(preflight: Preflight) -> None:
     message = preflight("actor_rollout_ref.rollout.full_determinism=True")
     assert "extra_info.index" in message and "request ids" in message and "number the rows" in message

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(400), needs_sglang]
+pytestmark = [pytest.mark.full, needs_sglang]
 
 TEMPERATURE = 0.5
 

@@ -24,7 +24,7 @@ from gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600), needs_sglang]
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[2] / "support"
 ROWS, SAMPLES, STEPS = 2, 4, 3
 
 
@@ -85,7 +85,7 @@ def sglang(task: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
         **task,
     }
     # Socket paths are limited to 107 bytes.
-    environment = {"VERL_USE_EXTERNAL_MODULES": "dropped_sync", "PYTHONPATH": str(HERE), "RAY_TMPDIR": "/tmp"}
+    environment = {"VERL_USE_EXTERNAL_MODULES": "dropped_sync", "PYTHONPATH": str(SUPPORT), "RAY_TMPDIR": "/tmp"}
     done = train(home, overrides, python=SGLANG_PYTHON, timeout_s=1700, **environment)
     assert done.returncode == 0, done.stdout[-8000:]
     return SGLangRun(logged(home), read_records(home / "traces"), home, requests_logged(home / "requests"))

@@ -143,7 +143,7 @@ def test_a_query_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     training(tmp_path, steps=1)
     endless = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n)"
     with Traces(tmp_path) as traces:
-        other = traces.beside(query_timeout_s=0.2)
+        other = traces.beside(query_timeout_s=1)
         with pytest.raises(ConfigError, match="interrupted"):
             other.count(endless)
         assert other.count("TRUE") == traces.count()

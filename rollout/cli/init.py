@@ -1,0 +1,161 @@
+"""`init`: from a servers file to an environment with tasks and a reward, and the commands that follow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import anyio
+import typer
+
+from gateway.catalogue.names import policy_tools
+from gateway.errors import ConfigError
+from gateway.gateway import Gateway
+from gateway.types import ToolDefinition
+from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, fitness, reported
+from rollout.cli.options import load_target
+from rollout.doctor.examination import Options
+from rollout.doctor.report import ServerReport, Verdict
+from rollout.environment.config import load_environment
+from rollout.environment.startup import opened_environment
+
+_LONGEST = 2000
+"""Characters of a result that an example's check may compare."""
+_ENVIRONMENT = """\
+# What a trajectory needs besides a policy. Each key that is not here has its default; docs/write.md has them all.
+
+servers: servers.json  # your servers, with the scopes and directories that the doctor found
+
+tasks:
+  file: tasks.jsonl    # a task on each line: prompt, and optionally answer, check, setup, tools, seed, id
+  test_share: 0.2      # held out from training; the content of a prompt decides, so that no prompt is on both sides
+
+system: |-
+  Use the tools where they help. End your last message with a line "Answer: ..." that has the answer and nothing else.
+
+reward:
+  weights:
+    solved: 1.0        # the share of what a row asks for: its answer, and each of its checks
+    own: 0.0           # computed and reported; give it a weight to train on it
+  match: text          # how answers are compared: text, exact, number, regex or json
+  answer_pattern: "Answer: *(.+)"
+  functions:
+    own: reward.py:compute_score
+
+limits:
+  assistant_turns: 10
+"""
+_REWARD = '''\
+"""A reward of your own, with the arguments that verl's reward functions have."""
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    """A number, for example in [0, 1].
+
+    Args:
+        data_source: of the row, or the environment's name.
+        solution_str: what the policy wrote in all of its turns, without the results of tools.
+        ground_truth: the row's answer; None if it has none.
+        extra_info: of the row; its key "mcp_trajectory" has the messages and the trace with all calls.
+    """
+    calls = [call for turn in extra_info["mcp_trajectory"]["trace"].turns for call in turn.tools]
+    return float(bool(calls) and not any(call.is_error for call in calls))
+'''
+_NEXT = """\
+{report}
+wrote {out}/{{servers.json,{name}.yaml,tasks.jsonl,reward.py}}. Put your tasks into {out}/tasks.jsonl, then:
+  mcp-rollout check-env {out}/{name}.yaml
+  mcp-rollout run {out}/{name}.yaml --split all --engine MODEL --out outputs/{name}
+  mcp-rollout data {out}/{name}.yaml --split train -o {out}/train.parquet
+  mcp-rollout data {out}/{name}.yaml --split test -o {out}/test.parquet
+  mcp-rollout tool-config {out}/{name}.yaml -o {out}/tools.yaml
+  mcp-rollout configs  # verl's configuration with this library, once
+  python -m verl.trainer.main_ppo --config-dir configs --config-name mcp_grpo engine=ENGINE \\
+    data.train_files={out}/train.parquet data.val_files={out}/test.parquet actor_rollout_ref.model.path=MODEL \\
+    actor_rollout_ref.rollout.multi_turn.tool_config_path={out}/tools.yaml \\
+    actor_rollout_ref.rollout.custom.mcp.environments_dir={out}"""
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def init(
+    servers: Annotated[Path, typer.Argument(metavar="SERVERS", help="Your mcpServers file.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The directory to make; its name is the environment's.")
+    ] = None,
+    call: Calls = None,
+    allow_writes: AllowWrites = False,
+    allow_outside: AllowOutside = False,
+) -> int:
+    """Examine servers as `doctor` does, and write an environment with them, three tasks and a reward.
+
+    Exit status 0 where all servers can be trained against as written, else 1 or 3 as of `doctor`.
+    """
+    out = out or Path(servers.stem)
+    if out.exists():
+        raise ConfigError("is there already", file=out, key="--out", remedy="name another directory")
+    target = load_target(str(servers), None, all_valid=False)
+    if target.environment is not None:
+        raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
+    try:
+        out.mkdir(parents=True)
+        options = Options(allow_writes=allow_writes, allow_outside=allow_outside)
+        reports, interrupted = reported(target, options, calls=call, fix=out / "servers.json")
+        if interrupted:
+            raise KeyboardInterrupt
+        name = out.resolve().name
+        (out / f"{name}.yaml").write_text(_ENVIRONMENT)
+        (out / "reward.py").write_text(_REWARD)
+        examples = anyio.run(_examples, out / f"{name}.yaml")
+        (out / "tasks.jsonl").write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in examples))
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=out, key="--out") from error
+    except BaseException:  # cleanup, also on Ctrl-C: no half of an environment is left
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+    fit = fitness([report for report in reports if not _is_mended(report)])
+    states = {
+        True: "all servers can be trained against",
+        False: "a server is unfit",
+        None: "a server's fitness is open",
+    }
+    typer.echo(_NEXT.format(report=f"{states[fit]}, as {out}/servers.json has them", out=out, name=name))
+    return {True: 0, False: 1, None: 3}[fit]
+
+
+def _is_mended(report: ServerReport) -> bool:
+    """Whether the copy of the servers file has what the server lacked."""
+    return report.verdict is Verdict.LEASE_DIR
+
+
+async def _examples(environment: Path) -> list[dict[str, Any]]:
+    """Three tasks that can be played at once: two with an answer, and one with a check if a tool suits it."""
+    async with opened_environment(load_environment(environment)) as gateway:
+        tools = policy_tools(gateway.catalogue)
+        if not tools:
+            raise ConfigError("the servers offer no tools", file=environment.with_name("servers.json"))
+        examples: list[dict[str, Any]] = [
+            {"prompt": "How many tools do you have?", "answer": len(tools)},
+            {"prompt": "What is the name of your first tool?", "answer": tools[0].exposed_name},
+        ]
+        for tool in tools:
+            if tool.read_only and not tool.input_schema.get("required") and (text := await _same(gateway, tool)):
+                check = {"name": tool.exposed_name, "returns": text, "match": "exact"}
+                prompt = f"Call {tool.exposed_name}, and leave everything as it is."
+                return [*examples, {"prompt": prompt, "check": [check]}]
+        return [*examples, {"prompt": "What is the name of your last tool?", "answer": tools[-1].exposed_name}]
+
+
+async def _same(gateway: Gateway, tool: ToolDefinition) -> str | None:
+    """What a tool returns without arguments in two leases; None if it refuses, answers differently, or at length."""
+    texts: set[str] = set()
+    for _ in range(2):
+        async with gateway.lease(trajectory=f"init-{uuid4().hex}", task=None, seed=0) as session:
+            result = await session.call(tool.exposed_name, {})
+        texts.add("" if result.is_error else result.text)
+    (text, *others) = texts
+    return None if others or len(text) > _LONGEST else text

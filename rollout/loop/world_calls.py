@@ -1,0 +1,88 @@
+"""The harness's own calls of a task: those that prepare its world, and those that examine it. The policy sees none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TypeVar
+
+from gateway.errors import GatewayError, HarnessError
+from gateway.leases.sending import caused_by_policy
+from gateway.leases.session import Session
+from gateway.types import ToolDefinition, ToolResult
+from rollout.environment.matching import matches
+from rollout.environment.task import Check, WorldCall
+from rollout.trace.events import CheckEvent, ToolEvent
+from rollout.types import Call, Shown
+
+AnyCall = TypeVar("AnyCall", bound=WorldCall)
+
+
+async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEvent]:
+    """Make the calls that prepare a task's world, in order.
+
+    Raises:
+        HarnessError: a tool is unknown, refuses its arguments, or answers with an error.
+        GatewayError: the world broke.
+    """
+    events: list[ToolEvent] = []
+    for number, call in enumerate(calls):
+        tool, call = _tool(session, call), _filled(session, call)
+        began = time.time()
+        result = await _sent(session, tool, call)
+        if result.is_error:
+            problem = f"setup.{number}: {call.name} answers with an error: {result.text[:500]}"
+            raise HarnessError(problem, server=tool.server, tool=tool.name, refused=True)
+        events.append(_event(tool, call, result, began))
+    return events
+
+
+async def examine(session: Session, checks: Iterable[Check]) -> list[CheckEvent]:
+    """Make the calls of a task's checks, in order, and find out which hold.
+
+    A check does not hold in a process that the policy brought to its end.
+
+    Raises:
+        HarnessError: a tool is unknown, or refuses its arguments.
+        GatewayError: the world broke.
+    """
+    events: list[CheckEvent] = []
+    for given in checks:
+        tool, check = _tool(session, given), _filled(session, given)
+        began = time.time()
+        try:
+            result = await _sent(session, tool, check)
+        except GatewayError as error:
+            if error.fault is None:
+                raise
+            result = caused_by_policy(check.name, error, timeout_s=session.call_timeout_s(tool.server))
+        holds = result.fault is None and result.is_error == check.error
+        if check.expected is not None:
+            holds = holds and matches(check.how, result.text, check.expected)
+        events.append(CheckEvent(call=_event(tool, check, result, began), holds=holds))
+    return events
+
+
+def _tool(session: Session, call: WorldCall) -> ToolDefinition:
+    tool = session.tools.get(call.name) or session.later_tools.get(call.name)
+    if tool is None:
+        raise HarnessError(f"the task calls {call.name!r}, which is not a tool of its servers")
+    return tool
+
+
+def _filled(session: Session, call: AnyCall) -> AnyCall:
+    return call.model_copy(update=session.filled(call.model_dump(include={"arguments", "returns"})))
+
+
+async def _sent(session: Session, tool: ToolDefinition, call: WorldCall) -> ToolResult:
+    prepared = session.prepared(tool, dict(call.arguments))
+    if prepared.faults:
+        raise HarnessError(prepared.refusal(call.name), server=tool.server, tool=tool.name)
+    return await session.send(tool, prepared.arguments)
+
+
+def _event(tool: ToolDefinition, call: WorldCall, result: ToolResult, began: float) -> ToolEvent:
+    made = Call(name=call.name, arguments=dict(call.arguments))
+    event = ToolEvent.of(made, result, Shown(text=result.text), tool.server)
+    event.began_at = began
+    return event

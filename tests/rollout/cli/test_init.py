@@ -1,0 +1,71 @@
+"""`init`: an environment of a servers file that can be evaluated at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.errors import ConfigError
+from rollout.cli.app import COMMANDS, app
+from rollout.environment.config import load_environment
+from rollout.environment.task_file import read_tasks
+from rollout.trace.store import read_traces
+
+WRITES = ["--allow-writes", "--call", 'notes/write={"name": "a", "text": "{word}"}', "--call", 'read={"name": "a"}']
+
+
+@pytest.fixture(autouse=True)
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("servers.json").write_text(json.dumps({"mcpServers": {"notes": {"factory": "notes:notes_server"}}}))
+
+
+def init(*arguments: str, status: int = 0) -> Result:
+    done = CliRunner().invoke(app, ["init", *arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done
+
+
+def test_what_init_writes_is_played_and_scored_at_once() -> None:
+    done = init("servers.json", "--out", "made/mine", *WRITES)
+    assert "all servers can be trained against, as made/mine/servers.json has them" in done.stdout
+    made = load_environment("mine", "made/mine")
+    assert made.servers["notes"].scope == "process" and made.servers["notes"].required
+    assert [task.answer for task in read_tasks("made/mine/tasks.jsonl")] == ["2", "write", "read"]
+    played = CliRunner().invoke(app, shlex.split("run made/mine/mine.yaml --split all --engine none --out out"))
+    assert played.exit_code == 0, played.output
+    traces = list(read_traces(Path("out")))
+    assert [trace.reward.parts for trace in traces if trace.reward] == [{"solved": 0.0, "own": 0.0}] * 3
+    assert traces[0].messages[0]["role"] == "system" and "Answer: " in traces[0].messages[0]["content"]
+
+
+def test_every_command_that_init_prints_exists_and_names_what_it_wrote() -> None:
+    printed = init("servers.json", *WRITES).stdout
+    commands = re.findall(r"^  mcp-rollout (\S+) servers/servers\.yaml", printed, re.MULTILINE)
+    assert commands == ["check-env", "run", "data", "data", "tool-config"] and set(commands) <= COMMANDS.keys()
+    assert "environments_dir=servers" in printed and "data.train_files=servers/train.parquet" in printed
+
+
+def test_a_server_whose_fitness_is_open_is_written_and_said() -> None:
+    done = init("servers.json", status=3)
+    assert "a server's fitness is open" in done.stdout and Path("servers/servers.json").is_file()
+
+
+def test_init_overwrites_nothing_and_leaves_no_half() -> None:
+    Path("servers").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        init("servers.json")
+    Path("broken.json").write_text(json.dumps({"mcpServers": {"gone": {"command": "no-such-program"}}}))
+    with pytest.raises(ConfigError, match="no-such-program"):
+        init("broken.json")
+    assert not Path("broken").exists()
+    Path("own.yaml").write_text("servers: {notes: {factory: 'notes:notes_server'}}\n")
+    with pytest.raises(ConfigError, match="is an environment already"):
+        init("own.yaml")

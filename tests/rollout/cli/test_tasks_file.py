@@ -1,0 +1,280 @@
+"""A servers file and a file of tasks, without an environment's YAML: `run`, `check-env` and `data`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.errors import ConfigError, faults_of
+from rollout.cli.app import app
+from rollout.environment.config import environment_names, load_environment
+from rollout.environment.parquet import read_rows
+from rollout.environment.row_validation import read_task_rows
+from rollout.environment.task import Task
+from rollout.trace.store import read_traces
+
+WRITE = {"name": "write", "arguments": {"name": "a", "text": "one"}}
+READ = {"name": "read", "arguments": {"name": "a"}, "returns": "one"}
+GSM8K = {
+    "data_source": "openai/gsm8k",
+    "prompt": [{"role": "user", "content": "2 + 2?"}],
+    "reward_model": {"style": "rule", "ground_truth": "4"},
+    "extra_info": {"index": 5, "split": "dev", "question": "2 + 2?", "steps": [1, 2]},
+}
+
+
+SYSTEM = {"role": "system", "content": "Count."}
+FILES = """
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("files", log_level="ERROR")
+
+
+@server.tool()
+def write(path: str, text: str) -> str:
+    Path(path).write_text(text)
+    return "written"
+
+
+@server.tool(structured_output=False)
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+server.run()
+"""
+
+
+@pytest.fixture(autouse=True)
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`servers.json` in the working directory, with a world for each trajectory."""
+    monkeypatch.chdir(tmp_path)
+    entry = {"factory": "notes:notes_server", "scope": "process"}
+    Path("servers.json").write_text(json.dumps({"mcpServers": {"notes": entry}}))
+
+
+def tasks(*rows: Any, name: str = "tasks.jsonl") -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def called(command: str, *arguments: Any, status: int = 0) -> Result:
+    done = CliRunner().invoke(app, [command, "servers.json", *map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done
+
+
+def refusal(command: str, *arguments: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        called(command, *arguments)
+    return [str(fault) for fault in faults_of(caught.value)]
+
+
+def test_all_rows_of_a_file_are_evaluated_without_an_environment() -> None:
+    file = tasks(
+        {"prompt": "1?", "answer": "x"},
+        {"id": "kept", "prompt": "2?", "setup": [WRITE], "check": [READ]},
+        {"prompt": "3?", "check": [READ]},
+    )
+    done = called("run", "--tasks", file, "--engine", "none", "--out", "out", "--json")
+    report = json.loads(done.stdout)
+    assert (report["trajectories"], report["failed"], report["split"]) == (3, 0, "all")
+    traces = {trace.task.task: trace for trace in read_traces(Path("out"))}
+    assert {trace.task.environment for trace in traces.values()} == {"servers"}
+    rewards = [
+        trace.reward.score for trace in sorted(traces.values(), key=lambda each: each.origin.row) if trace.reward
+    ]
+    assert rewards == [0.0, 1.0, 0.0] and traces["kept"].checks[0].holds and "note:" not in done.stderr
+
+
+def test_rows_that_can_earn_nothing_are_noted_in_an_evaluation_and_refused_in_training() -> None:
+    file = tasks({"prompt": "1?"}, {"prompt": "2?", "answer": "x"})
+    done = called("run", "--tasks", file, "--engine", "none", "--out", "out")
+    assert "note: servers.json: reward.weights.solved: rewards what a row asks for, and 1 of 2 rows" in done.stderr
+    called("data", "--tasks", file, "-o", "rows.parquet")
+    done = CliRunner().invoke(app, ["data", "--check", "rows.parquet", "--environments-dir", ".", "--json"])
+    (problem,) = json.loads(done.stdout)["shown"]
+    assert done.exit_code == 1 and problem["row"] == 0 and "neither an answer nor checks" in problem["problem"]
+
+
+def test_a_run_is_resumed_with_the_same_file_only() -> None:
+    arguments = ("--engine", "none", "--out", "out")
+    called("run", "--tasks", tasks({"prompt": "1?", "answer": "x"}), *arguments)
+    called("run", "--tasks", "tasks.jsonl", "--resume", *arguments)
+    (fault,) = refusal("run", "--tasks", tasks({"prompt": "2?", "answer": "x"}), "--resume", *arguments)
+    assert "out/run.json" in fault and "tasks" in fault
+
+
+def test_what_does_not_fit_the_servers_is_refused_with_its_line() -> None:
+    file = tasks(
+        {"prompt": "1?", "answer": "x", "setup": [{"name": "wrte", "arguments": {}}]},
+        {"prompt": "2?", "answer": "x", "tools": ["wipe"], "check": [{"name": "read", "arguments": {"nme": "a"}}]},
+    )
+    faults = refusal("run", "--tasks", file, "--engine", "none", "--out", "out")
+    assert faults[0] == "tasks.jsonl: line 1: setup.0: unknown tool 'wrte' (did you mean 'write'?)"
+    assert faults[1] == "tasks.jsonl: line 2: tools: unknown tools ['wipe'] (tools of servers: read, write)"
+    assert faults[2].startswith("tasks.jsonl: line 2: check.0.arguments: read: ")
+    file = tasks({"prompt": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "2"}]})
+    (fault,) = refusal("run", "--tasks", file, "--engine", "none", "--out", "out")
+    assert "line 1: prompt: the prompt does not end in a user message" in fault
+    done = called("run", "--tasks", tasks({"prompt": "1?", "check": [WRITE]}), "--engine", "none", "--out", "out")
+    assert "checks call tools that are not annotated as read-only" in done.stderr
+
+
+def test_an_answer_that_nothing_can_match_is_refused_with_its_line() -> None:
+    made = {"servers": {"notes": {"factory": "notes:notes_server"}}, "tasks": {"file": "tasks.jsonl"}}
+    Path("own.yaml").write_text(json.dumps(made | {"reward": {"match": "number", "weights": {"exact_match": 1}}}))
+    tasks({"prompt": "1?", "answer": "one"}, {"prompt": "2?"}, {"prompt": "3?", "answer": 3})
+    with pytest.raises(ConfigError) as caught:
+        CliRunner().invoke(app, ["data", "own.yaml", "-o", "rows.parquet", "--split", "all"], catch_exceptions=False)
+    one, two = map(str, faults_of(caught.value))
+    assert one.startswith("tasks.jsonl: line 1: answer: reward.match of own is number, and the answer is not a number")
+    assert two.startswith("tasks.jsonl: line 2: answer: the reward of own weighs exact_match")
+
+
+def test_an_environments_own_reward_and_system_message_stay_with_tasks_of_another_file() -> None:
+    made = {"servers": "servers.json", "system": "Be brief.", "reward": {"weights": {"exact_match": 2.0}}}
+    Path("own.yaml").write_text(json.dumps(made))
+    file = tasks({"prompt": "1?", "answer": "x"}, {"prompt": [SYSTEM, {"role": "user", "content": "2?"}], "answer": 3})
+    done = CliRunner().invoke(app, ["data", "own.yaml", "--tasks", file, "-o", "rows.parquet"])
+    assert done.exit_code == 0, done.output
+    first, second = (row["prompt"] for row in read_rows(Path("rows.parquet")))
+    assert first[0]["content"] == "Be brief." and second[0] == SYSTEM and len(first) == len(second) == 2
+    made_with = load_environment("own.yaml").with_tasks(Path(file))
+    assert made_with.reward.weights == {"exact_match": 2.0} and made_with.servers["notes"].required
+    assert load_environment("servers.json").with_tasks(Path(file)).reward.weights == {"solved": 1.0}
+
+
+def test_calls_may_name_the_directory_of_their_trajectory() -> None:
+    files = {"command": "${python}", "args": ["-c", FILES, "${lease.dir}"], "scope": "process"}
+    Path("servers.json").write_text(json.dumps({"mcpServers": {"files": files}}))
+    note = "${lease.dir}/${trajectory.seed}.txt"
+    check = {"name": "read", "arguments": {"path": note}, "returns": "of ${lease.dir}", "match": "exact"}
+    setup = {"name": "write", "arguments": {"path": note, "text": "of ${lease.dir}"}}
+    file = tasks({"prompt": "1?", "seed": 7, "setup": [setup], "check": [check]})
+    called("run", "--tasks", file, "--engine", "none", "--out", "out")
+    (trace,) = read_traces(Path("out"))
+    assert trace.checks[0].holds and trace.setup[0].arguments["path"].endswith("/7.txt")
+    assert "${" not in json.dumps(trace.setup[0].arguments) and trace.task.setup[0].arguments["path"] == note
+
+
+def test_check_env_examines_the_tasks_of_a_file() -> None:
+    file = tasks({"prompt": "1?", "setup": [WRITE], "check": [READ]}, {"prompt": " 1? ", "check": [READ]})
+    report = json.loads(called("check-env", "--tasks", file, "--json").stdout)
+    clauses = {clause["clause"]: clause for clause in report["clauses"]}
+    assert report["keeps_the_contract"], report["failed"]
+    assert clauses["tasks"]["said"] == "2 in the file, 1 of which repeat the prompt of another"
+    assert clauses["score"]["said"] == "checks of 2 tasks, all of which hold before any turn in 1"
+    assert clauses["reset"]["outcome"] == clauses["isolation"]["outcome"] == "holds"
+    broken = tasks({"prompt": "1?", "answer": "x", "setup": [{"name": "wipe"}]})
+    report = json.loads(called("check-env", "--tasks", broken, "--json", status=1).stdout)
+    clauses = {clause["clause"]: clause for clause in report["clauses"]}
+    assert "line 1: setup.0: unknown tool 'wipe'" in clauses["tasks"]["said"]
+
+
+def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
+    file = tasks({**GSM8K, "setup": [WRITE], "check": [READ], "tools": ["read"]}, {**GSM8K, "id": "b", "seed": 3})
+    called("data", "--tasks", file, "-o", "rows.parquet")
+    one, two = read_rows(Path("rows.parquet"))
+    assert one["data_source"] == "openai/gsm8k" and one["agent_name"] == "mcp_agent"
+    assert (
+        one["extra_info"]["split"] == "dev"
+        and one["extra_info"]["question"] == "2 + 2?"
+        and one["extra_info"]["steps"] == [1, 2]
+    )
+    mcp = one["extra_info"]["mcp"]
+    assert json.loads(mcp["setup"]) == [WRITE] and mcp["environment"] == "servers" and mcp["tools"] == ["read"]
+    assert two["extra_info"]["mcp"]["task"] == "b" and two["extra_info"]["mcp"]["setup"] is None
+    rows, problems = read_task_rows(Path("rows.parquet"))
+    assert not problems and [row.index for row in rows] == [0, 1]
+    task = rows[0].task
+    assert [call.model_dump() for call in task.setup] == [WRITE] and task.check[0].expected == "one"
+    assert task.answer == "4" and task.verl is not None and task.verl.ground_truth == "4"
+    assert task.verl.extra_info == {**GSM8K["extra_info"], "index": 0}
+    called("data", "--tasks", "rows.parquet", "-o", "again.parquet")  # rows are tasks as well
+    assert list(read_rows(Path("again.parquet"))) == [one, two]
+
+
+def test_a_ground_truth_of_another_type_stays_one_and_mixed_types_are_refused() -> None:
+    given = {"target": 24, "numbers": [1, 2]}
+    row = {**GSM8K, "reward_model": {"ground_truth": given}}
+    called("data", "--tasks", tasks(row), "-o", "rows.parquet")
+    (written,) = read_rows(Path("rows.parquet"))
+    assert written["reward_model"]["ground_truth"] == given
+    read = Task.from_row(written)
+    assert read.verl is not None and read.verl.ground_truth == given and json.loads(read.answer or "") == given
+    mixed = [{**GSM8K, "extra_info": {"level": level}} for level in (1, "hard")]
+    (fault,) = refusal("data", "--tasks", tasks(*mixed), "-o", "rows.parquet")
+    assert "extra_info.level: has several types" in fault and "give it one type" in fault
+
+
+def test_the_splits_of_a_file_are_parts_of_it_and_share_no_prompt() -> None:
+    file = tasks(*[{"prompt": f"{number}?", "answer": number} for number in range(40)])
+    for split in ("train", "test", "all"):
+        called("data", "--tasks", file, "--split", split, "-o", f"{split}.parquet")
+    train, test, whole = (
+        {row["prompt"][0]["content"] for row in read_rows(Path(f"{split}.parquet"))}
+        for split in ("train", "test", "all")
+    )
+    assert train and test and not train & test and train | test == whole
+
+
+def test_a_servers_file_is_an_environment_of_its_name() -> None:
+    Path("package.json").write_text('{"name": "other"}')
+    assert list(environment_names(".")) == ["servers"]
+    found = load_environment("servers", ".")
+    assert found.reward.weights == {"solved": 1.0} and found.servers["notes"].required
+    assert found.file == "servers.json" and found.tasks is None
+    with pytest.raises(ConfigError, match="no servers here"):
+        load_environment("package", ".")
+
+
+def test_files_that_an_environment_names_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made").mkdir()
+    made = {
+        "servers": {"notes": {"factory": "notes:notes_server"}},
+        "tasks": {"file": "tasks.jsonl", "test_share": 1.0},
+        "reward": {"functions": {"own": "own_reward.py:compute_score"}, "weights": {"own": 1.0}},
+    }
+    (tmp_path / "made" / "own.yaml").write_text(json.dumps(made))
+    tasks(GSM8K, name="made/tasks.jsonl")
+    (tmp_path / "made" / "own_reward.py").write_text(
+        "from pathlib import Path\n"
+        "with Path(__file__).with_name('imports').open('a') as file: file.write('x')\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    trace = extra_info['mcp_trajectory']['trace']\n"
+        "    assert trace.task.task and extra_info['question'] == '2 + 2?'\n"
+        "    return {'score': 0.25 if (data_source, solution_str, ground_truth) == ('openai/gsm8k', '', '4') else 0}\n"
+    )
+    monkeypatch.chdir("/")
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "made" / "own.yaml"), "--engine", "none", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    (trace,) = read_traces(out)
+    assert trace.reward is not None and trace.reward.score == 0.25
+    assert (tmp_path / "made" / "imports").read_text() == "x"
+
+
+def test_a_file_of_tasks_is_for_one_environment_and_splits_are_train_test_or_all() -> None:
+    file = tasks({"prompt": "1?", "answer": "x"})
+    (fault,) = refusal("run", "servers.json", "--tasks", file, "--engine", "none", "--out", "out")
+    assert "--tasks: is for one environment" in fault
+    (fault,) = refusal("run", "--tasks", file, "--split", "dev", "--engine", "none", "--out", "out")
+    assert "unknown split 'dev'" in fault
+    (fault,) = refusal("run", "--engine", "none", "--out", "out")
+    assert "--tasks FILE" in fault
+
+
+def test_parquet_tasks_are_evaluated_too() -> None:
+    pq.write_table(pa.Table.from_pylist([{"prompt": "1?", "answer": "x"}]), "tasks.parquet")
+    called("run", "--tasks", "tasks.parquet", "--engine", "none", "--out", "out")
+    assert len(list(read_traces(Path("out")))) == 1
