@@ -1,8 +1,8 @@
-"""An echo server whose tool answers trajectories with the seed 1 when the engine has got newer weights.
+"""An echo server whose tool answers trajectories with the seed 1 once the engine has got its second weights.
 
     python waiting_server.py DIRECTORY
 
-The directory is that of `weights_VERSION.pt`. So a trainer's step falls into the middle of such a call, at any speed.
+The directory has `weights_VERSION.pt`. So a trainer's first step falls into such a call, at any speed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ server.tool()(judge)
 async def shout(text: str, ctx: Context, times: int = 1) -> str:
     """Say it louder."""
     if (ctx.request_context.meta or {})["mcp-rollout/seed"] == 1:
-        before = _versions()
         with anyio.fail_after(300):
-            while _versions() == before:  # noqa: ASYNC110 - another process writes them
+            while _versions() < 2:  # noqa: ASYNC110 - another process writes them
                 await anyio.sleep(0.05)
     return " ".join([text.upper()] * times)
 
