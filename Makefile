@@ -40,7 +40,7 @@ WORKERS ?= 2
 # Whole files in the order of tests/conftest.py, and at the end what took longest.
 PYTEST := --dist loadfile --no-loadscope-reorder --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment docs test test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -187,6 +187,10 @@ demo-areal: install areal
 # Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
 experiment: install
 	$(BIN)/python examples/strategies.py
+
+# Speed and reward of the asynchronous modes. Hours on two cores; the same command goes on where it was interrupted.
+experiment-async: install
+	$(BIN)/python examples/asynchronous.py
 
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .

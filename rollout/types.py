@@ -23,6 +23,15 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """A part of a generation, sampled by one version of the weights: new weights interrupt, and the next resumes."""
+
+    tokens: int
+    weights_version: int | None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
     """One generation of the policy, with the token ids exactly as sampled."""
 
@@ -40,6 +49,8 @@ class Completion:
     """The engine's ids of the requests, where they are known."""
     seeds: tuple[int, ...] = ()
     """The sampling seed of each request, where requests have one."""
+    attempts: tuple[Attempt, ...] = ()
+    """The attempts in which the ids were sampled, in order, as far as the engine's client knows them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from demo_experiment.display import bar, console
@@ -22,10 +24,15 @@ TEMPERATURE = 0.7
 """Of all sampling. Equally likely steps stay so; unlikely tokens, which break calls and days, become rarer."""
 
 
-def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
+def train(
+    home: Path, *, seed: int, steps: int, learning_rate: float, more: Mapping[str, object] = MappingProxyType({})
+) -> None:
     """Train the model in `home` on the rows and the lock there; verl's output goes to `home/train.log`.
 
     Validates on held-out rows before the first step and after the last, with the same sampling as in training.
+
+    Args:
+        more: Further overrides of verl's configuration.
 
     Raises:
         SystemExit: verl ended with an error; the end of its output has been shown.
@@ -73,7 +80,7 @@ def train(home: Path, *, seed: int, steps: int, learning_rate: float) -> None:
         "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_ROOT": home.absolute() / "train",
         "hydra.run.dir": home / "hydra",
     }
-    arguments = [f"{key}={value}" for key, value in overrides.items()]
+    arguments = [f"{key}={value}" for key, value in {**overrides, **more}.items()]
     log = home / "train.log"
     with verl_training(arguments, log) as process:
         _follow(process, home, steps)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel
 
 from rollout.decoding.attention import group_heads
 from rollout.decoding.kv_cache import KVCache
-from rollout.decoding.sampling import Sampling, draw
+from rollout.decoding.sampling import Sampling, draw, uniform
 
 
 class Ending(StrEnum):
@@ -36,6 +35,7 @@ class Request:
     max_tokens: int
     stop_ids: frozenset[int]
     seed: int
+    """With the position it decides each draw: a request that continues an aborted one draws what that would have."""
     ids: list[int] = field(init=False)
     """Prompt and sampled tokens."""
     logprobs: list[float] = field(default_factory=list[float])
@@ -44,12 +44,9 @@ class Request:
     slot: int = -1
     cached: int = 0
     """How many leading `ids` have their keys and values in the slot."""
-    rng: random.Random = field(init=False)
-    """The request's own random stream, one draw per token."""
 
     def __post_init__(self) -> None:
         self.ids = list(self.prompt_ids)
-        self.rng = random.Random(self.seed)
 
     @property
     def token_ids(self) -> list[int]:
@@ -138,7 +135,8 @@ class ContinuousBatch:
             logits.append(self._decode(caught_up))
         if not rows:
             return []
-        ids, logprobs = draw(torch.cat(logits), [row.sampling for row in rows], [row.rng.random() for row in rows])
+        uniforms = [uniform(row.seed, len(row.ids)) for row in rows]
+        ids, logprobs = draw(torch.cat(logits), [row.sampling for row in rows], uniforms)
         for request, token, logprob in zip(rows, ids, logprobs, strict=True):
             request.cached = len(request.ids)
             request.append(token, logprob)

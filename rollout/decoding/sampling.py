@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -52,6 +53,12 @@ class Sampling:
         if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < -1:
             raise ValueError(f"sampling parameters out of range: {dict(params)}")
         return sampling
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) for each seed and position in a sequence, independent of every other."""
+    digest = blake2b(f"{seed}/{position}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
 def draw(

@@ -158,6 +158,7 @@ def _completions(
             logprobs=None if logprobs is None else logprobs[begin:end],
             finish_reason=reason,
             weights_version=turn.weights_version,
+            attempts=tuple(turn.attempts) if first else (),
             request_ids=tuple(turn.request_ids) if first else (),
             seeds=tuple(turn.seeds) if first else (),
         )

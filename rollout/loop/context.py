@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollout.environment.config import Environment
 from rollout.environment.sections import ThinkingContext
+from rollout.loop.clock import Clock
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.seal import check_context
@@ -35,6 +36,7 @@ class Context:
     spans: Spans = NO_SPANS
     line: Sequence[Message] | None = None
     """The conversation that the context renders, where a program tells it; None where it is the trace's messages."""
+    clock: Clock = field(default_factory=Clock)
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.

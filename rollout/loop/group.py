@@ -18,6 +18,7 @@ from gateway.leases.session import Session
 from rollout.environment.config import Environment
 from rollout.environment.sections import BranchAt, Strategy, TreeConfig
 from rollout.environment.task import Origin
+from rollout.loop.clock import Clock
 from rollout.loop.replay import Branch, Replay
 from rollout.loop.tape import RecordingPolicy, RecordingSession, Tape
 from rollout.trace.record import Trace
@@ -35,10 +36,12 @@ class Group:
         size: Number of trajectories, which have the samples 0 to `size - 1`.
         name: The trainer's uid of the row, for logs.
         seed: Seed of the run.
+        clock: What branches wait by; None for one that never stops.
     """
 
-    def __init__(self, size: int, name: str = "", *, seed: int = 0) -> None:
+    def __init__(self, size: int, name: str = "", *, seed: int = 0, clock: Clock | None = None) -> None:
         self.size, self._name, self._seed = size, name, seed
+        self._clock = clock or Clock()
         self._tapes: dict[int, Tape] = {}
         self._left: set[int] = set()
         """Samples that have ended, or never began."""
@@ -92,7 +95,7 @@ class Group:
             The branch, or why there is none.
         """
         own, rank = (origin.sample - tree.roots) % tree.roots, (origin.sample - tree.roots) // tree.roots
-        with anyio.move_on_after(tree.wait_timeout_s):
+        with self._clock.move_on_after(tree.wait_timeout_s):
             for root in ((own + number) % tree.roots for number in range(tree.roots)):
                 # Seeded by a text, which is hashed: numbers that differ little give first draws that differ little.
                 own_seed = f"/{self._seed}" if self._seed else ""

@@ -36,9 +36,9 @@ async def supervise(agent: Agent, turns: Turns, trace: Trace) -> None:
     # `Task.cancelling` counts requests (Python 3.11), so a cancellation that the agent swallows is still noticed below.
     cancellations = task.cancelling()
     try:
-        with anyio.move_on_after(turns.limits.wall_clock_s) as clock:
+        with turns.clock.move_on_after(turns.limits.wall_clock_s) as clock:
             await turns.begin()
-            await _play(_Played(agent.play(turns), turns, task, ends_at=clock.deadline))
+            await _play(_Played(agent.play(turns), turns, task, clock))
         if turns.failure is not None:
             raise turns.failure
         turns.check()
@@ -94,11 +94,11 @@ class _Played:
     """
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, None], turns: Turns, task: asyncio.Task[Any], *, ends_at: float
+        self, coroutine: Coroutine[Any, Any, None], turns: Turns, task: asyncio.Task[Any], time: anyio.CancelScope
     ) -> None:
         self.turns = turns
         self._coroutine: Coroutine[Any, Any, None] | None = coroutine
-        self._task, self._ends_at = task, ends_at
+        self._task, self._time = task, time
         self._cancellations = task.cancelling()
         self._timer: asyncio.TimerHandle | None = None
         self._is_ending = self._is_stopped = False
@@ -113,7 +113,7 @@ class _Played:
             self._timer.cancel()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        self._set_timer(max(0.0, self._ends_at - anyio.current_time()))
+        self._set_timer(self._seconds_left)
         assert self._coroutine is not None
         resume: Callable[[], Any] | None = partial(self._coroutine.send, None)
         # One step of the coroutine at a time, as a task would do it: `resume` continues it with the value or the
@@ -127,7 +127,7 @@ class _Played:
             # own cancel scope may also take its cancellation back.
             if self._is_ending != (self.turns.is_over or self.is_cancelled):
                 self._is_ending = not self._is_ending
-                self._set_timer(0.0 if self._is_ending else max(0.0, self._ends_at - anyio.current_time()))
+                self._set_timer(self._seconds_left)
             try:
                 resume = partial(self._coroutine.send, (yield awaited))
             except BaseException as error:  # boundary: what the await raised is raised in the agent
@@ -140,6 +140,12 @@ class _Played:
                     raise AgentTimeout(f"the agent went on for {waited:g} s after its trajectory had ended") from None
                 resume = partial(self._coroutine.throw, error)
 
+    @property
+    def _seconds_left(self) -> float:
+        """Until the trajectory has ended; while its clock is stopped, all of the time that a trajectory has."""
+        left = self._time.deadline - anyio.current_time()
+        return 0.0 if self._is_ending else min(max(0.0, left), self.turns.limits.wall_clock_s)
+
     def _set_timer(self, seconds: float) -> None:
         """Stop the agent `agent_close_timeout_s` after the trajectory has ended, which is in so many seconds."""
         self.stop_timer()
@@ -149,6 +155,9 @@ class _Played:
     def _stop(self) -> None:
         if self.turns.is_busy:  # a generation of the policy can outlast the trajectory's time
             self._set_timer(0.0)
+            return
+        if self._seconds_left > 0:  # the clock was stopped meanwhile
+            self._set_timer(self._seconds_left)
             return
         self._is_stopped = True
         # A cancel scope's cancellation does not reach a wait that the agent has shielded; the task's own does.

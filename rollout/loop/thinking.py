@@ -99,6 +99,7 @@ async def generate(
         generations=2,
         request_ids=begun.request_ids + rest.request_ids,
         seeds=begun.seeds + rest.seeds,
+        attempts=begun.attempts + rest.attempts,
     )
 
 

@@ -19,6 +19,7 @@ from rollout.environment.config import Environment
 from rollout.environment.sections import Strategy
 from rollout.errors import Diverged, RolloutError
 from rollout.loop.agent import build_agent
+from rollout.loop.clock import Clock
 from rollout.loop.context import Context
 from rollout.loop.filters import Filters
 from rollout.loop.group import Group, leaf_of
@@ -54,6 +55,7 @@ async def roll_out(
     tools: Sequence[dict[str, Any]] | None = None,
     group: Group | None = None,
     trainers_reward: TrainersReward | None = None,
+    clock: Clock | None = None,
 ) -> Trace:
     """Lease a session, let the agent play the trajectory, score it. The trace is on disk when this returns or raises.
 
@@ -68,6 +70,7 @@ async def roll_out(
             called; None offers the environment's tools that the row selects.
         group: the trajectory's siblings, with which a tree grows; without it a leaf of a tree is a chain.
         trainers_reward: the trainer's own reward, beside the environment's.
+        clock: what the trajectory's time is taken by; None for a clock that never stops.
     """
     play = partial(
         _play,
@@ -80,6 +83,7 @@ async def roll_out(
         tools=tools,
         group=group,
         trainers_reward=trainers_reward,
+        clock=clock or Clock(),
     )
     try:
         await play(trace)
@@ -120,6 +124,7 @@ async def _play(
     tools: Sequence[dict[str, Any]] | None,
     group: Group | None,
     trainers_reward: TrainersReward | None,
+    clock: Clock,
 ) -> None:
     """Play the trajectory once, into its trace."""
     task, trace.agent, trace.strategy.use = trace.task, environment.agent, environment.strategy.use
@@ -160,6 +165,7 @@ async def _play(
                     schemas=[schema for schema in schemas if schema["function"]["name"] not in later],
                     callable_schemas=schemas,
                     spans=spans,
+                    clock=clock,
                 )
                 filters = Filters(environment.filters)
                 turns = Turns(trace, world, policy, user, context, filters, sealed=environment.agent is not None)

@@ -16,6 +16,7 @@ from rollout.environment.sections import ThinkingLoss
 from rollout.environment.task import Task
 from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
+from rollout.loop.clock import Clock
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits, is_time_over, shielded
@@ -118,6 +119,11 @@ class Turns:
     def limits(self) -> Limits:
         """The bounds that the library keeps; an agent needs them only to plan ahead."""
         return self._context.limits
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the trajectory's time is taken by."""
+        return self._context.clock
 
     @property
     def taken(self) -> int:
@@ -502,7 +508,7 @@ async def sample(
     """
     thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
     most = most if max_tokens is None else min(most, max_tokens)
-    began_at, began = time.time(), time.monotonic()
+    began_at, began = time.time(), context.clock.time()
     with context.spans.generation(trace, most):
         with lent_context(trace):
             completion = await generate(
@@ -513,7 +519,7 @@ async def sample(
                 turn=len(trace.turns),
                 thinking=thinking.tokens_per_turn,
             )
-        generate_s = time.monotonic() - began
+        generate_s = context.clock.time() - began
         # Shielded, so that what was sampled is recorded where the time ran out during the generation.
         parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
         edit = tokens.completion(trace.context, completion.ids)

@@ -152,6 +152,7 @@ class _Places:
             "content": None if is_in_message else turn.content,
             "weights_first": turn.weights_version[0],
             "weights_last": turn.weights_version[1],
+            "attempts": [asdict(attempt) for attempt in turn.attempts],
             "more_requests": turn.server_events.more_requests,
             "more_notifications": turn.server_events.more_notifications,
         }

@@ -16,7 +16,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the layout, in the file's metadata."""
 VERSION_KEY = b"mcp-rollout.traces"
 
@@ -102,6 +102,7 @@ _CONTENT: dict[str, Kind] = {
         trimmed=[_SMALL],
         weights_first=_INT,
         weights_last=_INT,
+        attempts=_structs(tokens=_SMALL, weights_version=_INT, seed=_INT),
         began_at=_REAL,
         generate_s=_REAL,
         agent_message=_TEXT,  # what the environment's agent said to the policy after the turn

@@ -17,7 +17,7 @@ from rollout.process import exempt
 from rollout.trace.events import CheckEvent, Mark, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
 from rollout.trace.segment import Segment, Span, SpanKind, runs
-from rollout.types import Call, Completion, Edit, FinishReason, Message, Parsed, Shown
+from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
@@ -42,6 +42,8 @@ class Turn:
     """The engine's ids of the requests, where it is known which ids it used."""
     seeds: list[int] = field(default_factory=list[int])
     """The sampling seed of each request, where requests have one."""
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    """How many ids each version of the weights sampled, in order; empty where the engine's client does not say."""
     began_at: float = 0.0
     """Seconds since 1970 when the generation was requested."""
     generate_s: float = 0.0
@@ -53,6 +55,13 @@ class Turn:
     """Requests and notifications from servers within this turn's calls, including those to the user simulator."""
     marks: list[Mark] = field(default_factory=list[Mark])
     """Problems of this turn and the filters' actions."""
+
+    @property
+    def versions(self) -> list[int | None]:
+        """The version of the weights by sampled id, as far as it is known."""
+        found = [attempt.weights_version for attempt in self.attempts for _ in range(attempt.tokens)]
+        first, last = self.weights_version
+        return found or [first if first == last else None] * self.sampled
 
     @property
     def messages(self) -> int:
@@ -233,6 +242,7 @@ class Trace(Segment):
                 weights_version=completion.weights_version,
                 request_ids=list(completion.request_ids),
                 seeds=list(completion.seeds),
+                attempts=list(completion.attempts),
             )
         )
         self.messages.append(assistant_message(parsed))

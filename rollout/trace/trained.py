@@ -21,7 +21,8 @@ from gateway.private_files import make_private, private, replacing
 from rollout.trace.files import Skipped
 from rollout.trace.trained_segment import DIRECTORY, SUFFIX, TrainedSegment, trained_files
 
-_NUMBERS = ("sampled_logprobs", "trainer_logprobs", "advantages", "entropy")
+_REALS = ("sampled_logprobs", "trainer_logprobs", "advantages", "entropy")
+_NUMBERS = {**dict.fromkeys(_REALS, pa.float32()), "versions": pa.int32()}
 _SCHEMA = pa.schema(
     [
         pa.field("trace", pa.string(), nullable=False),
@@ -33,7 +34,7 @@ _SCHEMA = pa.schema(
         pa.field("dropped", pa.string()),
         pa.field("ids_digest", pa.binary()),
         pa.field("mask", pa.list_(pa.bool_())),
-        *(pa.field(name, pa.list_(pa.float32())) for name in _NUMBERS),
+        *(pa.field(name, pa.list_(kind)) for name, kind in _NUMBERS.items()),
     ]
 )
 
@@ -41,7 +42,7 @@ _OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": ["uid"],
     # Bytes of floats compress better apart: the exponents of log-probabilities are much alike.
-    "use_byte_stream_split": [f"{name}.list.element" for name in _NUMBERS],
+    "use_byte_stream_split": [f"{name}.list.element" for name in _REALS],
 }
 
 
@@ -63,21 +64,23 @@ def write_trained(directory: str | Path, step: int, segments: Iterable[TrainedSe
     rows = list(segments)
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _SCHEMA.names}
     masks = [pa.array(row.mask, pa.bool_()) for row in rows]
-    for name in _NUMBERS:
-        columns[name] = _trained(columns[name], masks)
+    for name, kind in _NUMBERS.items():
+        columns[name] = _trained(columns[name], masks, kind)
     with replacing(target) as partial, open(partial, "wb", opener=private) as file:
         pq.write_table(pa.table(columns, schema=_SCHEMA), file, **_OPTIONS)
     return target
 
 
-def _trained(rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanArray]) -> pa.ListArray:
+def _trained(
+    rows: Sequence[Sequence[float] | None], masks: Sequence[pa.BooleanArray], kind: pa.DataType
+) -> pa.ListArray:
     """The values of each row at the tokens in its mask; null for a row without values."""
-    kept, ends, missing = [pa.array([], pa.float32())], [0], []
+    kept, ends, missing = [pa.array([], kind)], [0], []
     for values, mask in zip(rows, masks, strict=True):
         missing.append(values is None or not len(mask))
         if not missing[-1]:
             # Only where the loss is: of a long context, most tokens are masked.
-            kept.append(pa.array(values, pa.float32()).filter(mask))
+            kept.append(pa.array(values, kind).filter(mask))
         ends.append(ends[-1] + (0 if missing[-1] else len(kept[-1])))
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(kept), mask=pa.array(missing))
 
@@ -136,7 +139,7 @@ def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Col
                         if found.num_rows:
                             writer.write_batch(found.cast(_SCHEMA))
                         rows += found.num_rows
-            except (OSError, pa.ArrowInvalid) as error:
+            except (OSError, ValueError) as error:  # Arrow's own among them, and columns of another version
                 _skip(source, error, skipped)
     if rows:
         partial.replace(path)
@@ -152,13 +155,13 @@ def _skip(path: Path, error: Exception, skipped: Skipped) -> None:
 def _segment(row: dict[str, Any]) -> TrainedSegment:
     fields: dict[str, Any] = {**row, "mask": row["mask"] or []}
     for name in _NUMBERS:
-        if fields[name] is None:
-            del fields[name]
+        if fields.get(name) is None:
+            fields.pop(name, None)
         else:
-            fields[name] = _aligned(fields[name], fields["mask"])
+            fields[name] = _aligned(fields[name], fields["mask"], 0 if name == "versions" else 0.0)
     return TrainedSegment(**fields)
 
 
-def _aligned(values: list[float], mask: list[bool]) -> list[float]:
+def _aligned(values: list[float], mask: list[bool], masked: float) -> list[float]:
     trained = iter(values)
-    return [next(trained) if is_in_loss else 0.0 for is_in_loss in mask]
+    return [next(trained) if is_in_loss else masked for is_in_loss in mask]

@@ -45,6 +45,8 @@ class TrainedSegment:
     """Advantage times mask: positive where the update makes the token more probable."""
     entropy: Sequence[float] | None = None
     """Entropy of the trainer's distribution, in nats; None under `bypass_mode`, which computes none."""
+    versions: Sequence[int] | None = None
+    """The trainer's step of the weights that sampled the token, -1 if it is unknown; 0 where it was not trained on."""
 
     @property
     def ratios(self) -> list[float] | None:

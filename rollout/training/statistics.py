@@ -17,7 +17,16 @@ from rollout.trace.record import Trace, worlds_lost
 
 _STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
-_MEANS = ("mcp/turns", "mcp/tool_calls", "mcp/lease_wait_s", "mcp/failed_share", "mcp/penalty", *_STRATEGIES, *_MARKS)
+_MEANS = (
+    "mcp/turns",
+    "mcp/tool_calls",
+    "mcp/lease_wait_s",
+    "mcp/failed_share",
+    "mcp/penalty",
+    "mcp/interrupted_turns",
+    *_STRATEGIES,
+    *_MARKS,
+)
 """Metrics that every trajectory has a value of."""
 _SCORE = "mcp/score/mean"
 """The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
@@ -64,6 +73,7 @@ class TrajectoryStatistics:
             "mcp/lease_wait_s": trace.lease_wait_s,
             "mcp/failed_share": float(trace.is_withdrawn),
             "mcp/penalty": reward.penalty if reward else 0.0,
+            "mcp/interrupted_turns": float(sum(len(turn.attempts) > 1 for turn in trace.turns)),
             **{name: float(name.endswith(f"/{trace.strategy.use}")) for name in _STRATEGIES},
             **{mark: marks[mark] for mark in _MARKS},
         }
@@ -97,14 +107,16 @@ class BatchStatistics:
     workers_replaced: int = 0
     """Worker processes that died, and were replaced, since the batch before."""
 
+    @classmethod
+    def merged(cls, batches: Sequence[BatchStatistics]) -> BatchStatistics:
+        """The statistics of several batches as one."""
+        trajectories = [one for batch in batches for one in batch.trajectories]
+        return cls(trajectories, workers_replaced=sum(batch.workers_replaced for batch in batches))
+
     @property
     def failures(self) -> Counter[str]:
         """Number of withdrawn trajectories by reason."""
         return Counter(one.failure for one in self.trajectories if one.failure is not None)
-
-    @property
-    def failed_share(self) -> float:
-        return self.failures.total() / max(len(self.trajectories), 1)
 
     @property
     def tools_changed(self) -> list[str]:
@@ -171,8 +183,11 @@ class ToolsChanged(RuntimeError):
     """A server changed its tools during training; the policy would learn from a mixture, so training stops."""
 
 
-def check_failures(batch: BatchStatistics, max_failed_share: float) -> None:
+def check_failures(batch: BatchStatistics, max_failed_share: float, *, expected: int = 0) -> None:
     """Refuse a batch that cannot be trained on.
+
+    Args:
+        expected: how many trajectories the batch still waits for; none of them is assumed to be withdrawn.
 
     Raises:
         ToolsChanged: with the differences, for any share of withdrawn trajectories.
@@ -184,9 +199,10 @@ def check_failures(batch: BatchStatistics, max_failed_share: float) -> None:
             + "\n".join(batch.tools_changed)
             + "\nReview the difference, accept it with `mcp-rollout tool-config ... --accept`, and start again."
         )
-    if batch.failed_share > max_failed_share:
+    failed, total = batch.failures.total(), len(batch.trajectories) + expected
+    if failed / max(total, 1) > max_failed_share:
         raise TooManyFailures(
-            f"{batch.failures.total()} of {len(batch.trajectories)} trajectories were withdrawn, more than "
+            f"{failed} of {total} trajectories were withdrawn, more than "
             f"max_failed_share={max_failed_share} allows:\n{listed(batch.failures)}"
         )
 

@@ -162,6 +162,7 @@ class MCPAgentLoop(AgentLoopBase):
             tools=playable.tools,
             group=_BATCH.get().group,
             trainers_reward=self._trainers_reward(runtime, row),
+            clock=WORKER.clock,
         )
 
 
@@ -201,7 +202,7 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
         # As verl does: a row may have its own number.
         leaves = prompt.get("__rollout_n__", rollout.val_kwargs.n if validate else rollout.n)
         # The tasks that verl starts below inherit the context.
-        group = Group(leaves, str(prompt["uid"]), seed=self._seed)
+        group = Group(leaves, str(prompt["uid"]), seed=self._seed, clock=WORKER.clock)
         batch = Batch(
             step=int(trajectory["step"]),
             validate=validate,
@@ -220,6 +221,13 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
             # Also where the trajectory never began: its siblings may wait for it.
             if group is not None:
                 group.leave(int(row["session_id"]))
+
+    async def engine_held(self, is_held: bool) -> None:
+        """The trainer has taken the engine, or given it back: the clocks of trajectories stand still meanwhile."""
+        if is_held:
+            WORKER.clock.stop()
+        else:
+            WORKER.clock.start()
 
     def _compute_multi_modal_inputs(self, output: AgentLoopOutput, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         # verl has the processor read the decoded ids, where a text that spells a placeholder would be one more image.
@@ -242,6 +250,8 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         self.agent_loop_workers_class = ray.remote(MCPAgentLoopWorker)
         self.statistics_collector = statistics_collector()  # the handle keeps the actor alive as long as the job
         self.shards = held_director(self.config)
+        self.attempt = 0
+        """Of the prompts that are issued next."""
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
@@ -266,5 +276,10 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         self.agent_loop_workers[number] = made
         return made
 
+    def engine_held(self, is_held: bool) -> None:
+        """Tell all workers that the trainer takes the engine, or has given it back; without waiting for them."""
+        for worker in self.agent_loop_workers:
+            worker.engine_held.remote(is_held)
+
     def generate_sequences(self, prompts: TensorDict) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.workers.issue(prompts)
+        self.workers.issue(prompts, self.attempt)

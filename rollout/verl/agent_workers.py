@@ -29,7 +29,9 @@ from gateway.logs import configure_logs_by_default
 log = structlog.get_logger(__name__)
 
 MOST_ATTEMPTS = 2
-"""How often a prompt is issued: one that makes its worker's memory overflow would end every further worker."""
+"""How often a job issues a prompt: one that makes its worker's memory overflow would end every further worker.
+
+Attempts of a job that resumed one from a checkpoint begin at the next multiple of this."""
 _POLL_S = 1.0
 ATTEMPT: ContextVar[int] = ContextVar("mcp_rollout_attempt", default=0)
 """How often the prompt that the current task plays was issued before."""
@@ -117,17 +119,17 @@ class AgentWorkers:
         self._thread = threading.Thread(target=self._watch, name="agent workers", daemon=True)
         self._thread.start()
 
-    def issue(self, prompts: TensorDict) -> None:
+    def issue(self, prompts: TensorDict, attempt: int = 0) -> None:
         """Divide the prompts among the workers. A worker that dies before or after it has accepted them loses none."""
         with self._lock:
             # What has ended is dropped here, so that the table does not grow with the training.
             running = _running()
             self._issued = {uid: issued for uid, issued in self._issued.items() if uid in running}
             if not self._workers:
-                self._fail(prompts, range(len(prompts)), running, 0)
+                self._fail(prompts, range(len(prompts)), running, attempt)
                 return
             chunks = prompts.chunk(len(self._workers))
-            self._send([(worker, chunk, 0) for worker, chunk in zip(self._workers, chunks, strict=False)])
+            self._send([(worker, chunk, attempt) for worker, chunk in zip(self._workers, chunks, strict=False)])
 
     def close(self) -> None:
         """Stop watching. verl never stops its manager; then the thread ends with the process."""
@@ -266,7 +268,7 @@ class AgentWorkers:
         chunks: list[tuple[int, TensorDict, int]] = []
         for (_, attempt), prompts in together.items():
             batch, indices = prompts[0].batch, [prompt.index for prompt in prompts]
-            if attempt >= MOST_ATTEMPTS or not workers:
+            if attempt % MOST_ATTEMPTS == 0 or not workers:
                 self._fail(batch, indices, running, attempt - 1)
                 continue
             for offset, worker in enumerate(workers):

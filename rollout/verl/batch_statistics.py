@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 import ray
@@ -22,24 +22,28 @@ class StatisticsCollector:
     def add(self, trajectory: TrajectoryStatistics) -> None:
         self._finished.append(trajectory)
 
-    def forget(self, groups: Sequence[str]) -> None:
+    def forget(self, groups: Collection[str]) -> None:
         """Drop what the trajectories of these groups reported: the groups are played again as a whole."""
         self._finished = [one for one in self._finished if one.group not in groups]
 
     def worker_replaced(self) -> None:
         self._workers_replaced += 1
 
-    def drain(self, validate: bool) -> BatchStatistics:
-        """Remove and return the training (or validation) trajectories that finished since the last call.
+    def of(self, groups: Collection[str] | None = None) -> BatchStatistics:
+        """The trajectories of these groups that have finished; of all groups by default."""
+        return BatchStatistics([one for one in self._finished if groups is None or one.group in groups])
+
+    def take(self, groups: Collection[str], validate: bool = False) -> BatchStatistics:
+        """Remove and return the trajectories of these groups.
 
         A batch of training has the number of workers that were replaced since the one before.
         """
-        drained = [one for one in self._finished if one.validate is validate]
-        self._finished = [one for one in self._finished if one.validate is not validate]
+        taken = self.of(groups).trajectories
+        self.forget(groups)
         replaced = 0
         if not validate:
             replaced, self._workers_replaced = self._workers_replaced, 0
-        return BatchStatistics(drained, workers_replaced=replaced)
+        return BatchStatistics(taken, workers_replaced=replaced)
 
 
 def statistics_collector() -> Any:

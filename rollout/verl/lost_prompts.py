@@ -17,6 +17,7 @@ from rollout.errors import WorkerDied
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 from rollout.training.statistics import TrajectoryStatistics
+from rollout.verl.agent_workers import MOST_ATTEMPTS
 from rollout.verl.batch_statistics import statistics_collector
 from rollout.verl.origin import Batch, origin_of
 from rollout.verl.settings import Settings
@@ -41,7 +42,9 @@ class LostPrompts:
             return
         if self._store is None:
             self._store = TraceStore(Settings.of(self._config).trace_dir)
-        error = WorkerDied(f"the agent worker died while it played this prompt, {attempt + 1} times in all")
+        error = WorkerDied(
+            f"the agent worker died while it played this prompt, {attempt % MOST_ATTEMPTS + 1} times in all"
+        )
         for trace in self._traces(task, row, attempt):
             trace.fail(error.code, str(error))
             self._store.append(trace)

@@ -13,6 +13,7 @@ from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
 from rollout.loop.limits import shielded
 from rollout.types import Completion, FinishReason
+from rollout.verl.client import ATTEMPTS_KEY
 
 
 class VerlPolicy:
@@ -88,6 +89,7 @@ class VerlPolicy:
                 output.extra_fields.get("min_global_steps"),
                 output.extra_fields.get("max_global_steps"),
             ),
+            attempts=tuple(output.extra_fields.get(ATTEMPTS_KEY, ())),
         )
 
     def _finish_reason(self, output: TokenOutput, max_tokens: int) -> FinishReason:

@@ -58,7 +58,12 @@ from rollout.verl.settings import (
 from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_estimator, check_strategy, warn_of_useless_estimator
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import check_groups, check_trainer, warn_of_several_updates
+from rollout.verl.trainer_checks import (
+    check_groups,
+    check_mode,
+    check_trainer,
+    warn_of_several_updates,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -132,6 +137,8 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         check_place(config)
     with faults.collected():
         check_seed(config, settings)
+    with faults.collected():
+        check_mode(config)
     with faults.collected():
         check_trainer(config, settings)
     with faults.collected():

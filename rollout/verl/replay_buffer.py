@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ import structlog
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from rollout.training.statistics import BatchStatistics, TooManyFailures, check_failures, listed
+from rollout.training.statistics import BatchStatistics, ToolsChanged, TooManyFailures, check_failures, listed
 from rollout.verl.batch_statistics import statistics_collector
 
 log = structlog.get_logger(__name__)
@@ -38,16 +39,38 @@ def group_sizes(keys: Iterable[str]) -> Counter[str]:
     return Counter(_uid(session) for session in {key.rsplit("_", 1)[0] for key in keys})
 
 
-def group_metrics(keys: Iterable[str], groups: int) -> dict[str, float]:
-    """Metrics of the trained groups' sizes; groups withdrawn whole count as 0."""
+def group_metrics(keys: Iterable[str], groups: int, replaced: int = 0) -> dict[str, float]:
+    """Metrics of the trained groups' sizes; groups withdrawn whole count as 0, unless others have replaced them."""
     sizes = list(group_sizes(keys).values())
     withdrawn = max(groups - len(sizes), 0)
     sizes += [0] * withdrawn
     return {
         "mcp/group_size/min": float(min(sizes, default=0)),
         "mcp/group_size/mean": fmean(sizes) if sizes else 0.0,
-        "mcp/withdrawn_groups": float(withdrawn),
+        "mcp/withdrawn_groups": float(withdrawn + replaced),
     }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """What a batch was sampled from."""
+
+    statistics: BatchStatistics
+    """Of the groups that it has, and of those that were removed while it was waited for."""
+    keys: Sequence[str]
+    groups: int
+    """How many were asked for."""
+    replaced: int
+    """Groups that were withdrawn whole, and replaced by others."""
+
+
+def metrics_of(batches: Sequence[Sampled]) -> dict[str, float]:
+    """`mcp/*` of the batches of one step."""
+    return BatchStatistics.merged([each.statistics for each in batches]).metrics() | group_metrics(
+        [key for each in batches for key in each.keys],
+        sum(each.groups for each in batches),
+        sum(each.replaced for each in batches),
+    )
 
 
 def _filter_arguments(sampler_kwargs: Any) -> dict[str, Any]:
@@ -74,8 +97,15 @@ def report_drift(batch: BatchStatistics) -> None:
         )
 
 
+_MOST_REPLACED = 10
+"""Withdrawn groups that are replaced for each group of a batch, whatever `max_failed_share` allows."""
+
+
 class BatchChecks:
     """Mixin for verl's replay buffers."""
+
+    sampled: Sampled | None = None
+    """The last batch for training."""
 
     on_drop: Callable[[Mapping[str, str]], None] | None = None
     """Called with the reasons by key, before samples of ended groups that will not be trained on are removed."""
@@ -91,7 +121,12 @@ class BatchChecks:
         super().__init__(*args, **kwargs, **_filter_arguments(given))
         self.poll_interval = float(given.get("poll_interval_s", self.poll_interval))
         self._min_group_size = min(int(given.get("min_group_size", 2)), int(given.get("group_size", 1)))
+        self._group_size = int(given.get("group_size", 1))
         self._is_empty = False  # no group that was selected last has a trajectory
+        self._selected: list[str] = []
+        self._removed: set[str] = set()  # groups of training that were removed since the last batch
+        self._replaced = 0  # those of them that were withdrawn whole
+        self._asked = int(given.get("train_batch_size", 1))
         self._reasons: dict[str, str] = {}  # why the groups of the current eviction are removed, by uid
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
@@ -101,11 +136,14 @@ class BatchChecks:
             ToolsChanged: a server has changed its tools.
             TooManyFailures: more trajectories of the batch were withdrawn than allowed, or no group is left.
         """
+        if partition_id != "val":
+            self._asked = batch_size
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
+        except (TooManyFailures, ToolsChanged):
+            raise
         except RuntimeError as error:
             # verl rejects a batch without trajectories; our error says why there are none.
-            # This drains the collector: the error ends the training, so no later batch misses these statistics.
             failures = self._checked(partition_id).failures
             if self._is_empty and failures:
                 raise TooManyFailures(
@@ -113,12 +151,17 @@ class BatchChecks:
                     f"withdrawn:\n{listed(failures)}"
                 ) from error
             raise
-        metrics |= self._checked(partition_id).metrics()
-        return batch, metrics if partition_id == "val" else metrics | group_metrics(batch.keys, batch_size)
+        statistics = self._checked(partition_id)
+        if partition_id == "val":
+            return batch, metrics | statistics.metrics()
+        self.sampled = Sampled(statistics=statistics, keys=list(batch.keys), groups=batch_size, replaced=self._replaced)
+        self._replaced = 0
+        return batch, metrics | metrics_of([self.sampled])
 
     def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
         found = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)  # type: ignore[misc]
         selected, trajectories, _ = found
+        self._selected = list(selected)
         self._is_empty = not {_uid(key) for key in trajectories} & set(selected)
         return found
 
@@ -139,7 +182,12 @@ class BatchChecks:
             tq.kv_clear(partition_id="train", keys=keys)
             for key in keys:
                 del trajectories[key]
-        self._without_trajectories({uid for uid in ended if sizes[uid] < self._min_group_size})
+        # verl's word for a group without trajectories. In the synchronous mode it takes its place in the batch, whose
+        # missing rows verl pads; the asynchronous ones remove and replace it. In a finished group `filter_groups` would
+        # miss the metric, and end training.
+        empty = {uid for uid in ended if sizes[uid] < self._min_group_size}
+        self.failure_keys["train"] |= empty
+        self.finished_keys["train"] -= empty
 
     def _evict_terminal_groups(
         self, global_steps: int, partition_id: str, eviction_reasons: tuple[set[str], set[str], set[str], Any]
@@ -147,25 +195,47 @@ class BatchChecks:
         stale, filtered, failed, _ = eviction_reasons
         self._reasons = dict.fromkeys(failed, "failed") | dict.fromkeys(filtered, "filtered")
         self._reasons |= dict.fromkeys(stale, "stale")
-        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)  # type: ignore[misc]
+        evicted = super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)  # type: ignore[misc]
+        if failed:
+            self._replaced += len(failed)
+            self._check_replaced()
+        return evicted
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
         """Remove groups as verl does: those that are evicted for a reason, and those beyond a filtered batch."""
         if partition_id == "train":
             keys = [key for key in self.partitions[partition_id] if _uid(key) in uids]
             self._report_dropped({key: self._reasons.get(_uid(key), "surplus") for key in keys})
+            self._removed |= uids
         super()._clear_groups(partition_id, uids)  # type: ignore[misc]
 
     def _report_dropped(self, reasons: Mapping[str, str]) -> None:
         if reasons and self.on_drop is not None:
             self.on_drop(reasons)
 
-    def _without_trajectories(self, groups: set[str]) -> None:
-        """What to do with groups that ended without a trajectory, or with too few."""
+    def _check_replaced(self) -> None:
+        """Stop where the batch that is waited for cannot be one that may be trained on, however it goes on."""
+        removed = cast("BatchStatistics", ray.get(statistics_collector().of.remote(self._removed)))
+        check_failures(removed, self._max_failed_share, expected=self._asked * self._group_size)
+        if self._replaced > _MOST_REPLACED * self._asked:
+            raise TooManyFailures(
+                f"{self._replaced} groups were withdrawn whole while {self._asked} were waited for:\n"
+                f"{listed(removed.failures)}"
+            )
+
+    @property
+    def _max_failed_share(self) -> float:
+        return float(self.sampler_kwargs.get("max_failed_share", 0.5))
 
     def _checked(self, partition_id: str) -> BatchStatistics:
-        batch = cast("BatchStatistics", ray.get(statistics_collector().drain.remote(partition_id == "val")))
-        check_failures(batch, float(self.sampler_kwargs.get("max_failed_share", 0.5)))
+        """The statistics of the batch that was selected, which the collector gives away."""
+        groups = set(self._selected)
+        if partition_id != "val":
+            groups |= self._removed
+            self._removed = set()
+        taken = statistics_collector().take.remote(groups, partition_id == "val")
+        batch = cast("BatchStatistics", ray.get(taken))
+        check_failures(batch, self._max_failed_share)
         report_drift(batch)
         if partition_id != "val" and batch.trajectories and not batch.in_loss:
             # verl fails on a batch without a token in the loss, and does not report why there is none.
@@ -175,14 +245,8 @@ class BatchChecks:
 
 
 class MCPReplayBuffer(BatchChecks, ReplayBuffer):
-    """For `trainer.v1.trainer_mode=sync`."""
-
-    def _without_trajectories(self, groups: set[str]) -> None:
-        # verl's word for a group without trajectories. It takes its place in the batch, whose missing rows verl pads;
-        # in a finished group `filter_groups` would miss the metric, and end training.
-        self.failure_keys["train"] |= groups
-        self.finished_keys["train"] -= groups
+    """For the synchronous trainer modes: a group that was withdrawn whole is missing in its batch."""
 
 
 class MCPReplayBufferAsync(BatchChecks, ReplayBufferAsync):
-    """For the asynchronous trainer modes."""
+    """For the asynchronous trainer modes: a group that was withdrawn whole is replaced by another prompt's."""

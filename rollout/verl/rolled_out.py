@@ -14,7 +14,7 @@ import torch
 from gateway.types import canonical_json
 from rollout.trace.record import Segment, Trace
 
-TURNS_COLUMN, COLUMN = "mcp_turns", "mcp"
+TURNS_COLUMN, VERSIONS_COLUMN, COLUMN = "mcp_turns", "mcp_versions", "mcp"
 _START = "start"
 """The anchor of the first turn: all trajectories of a row begin in one state."""
 
@@ -41,9 +41,13 @@ class RolledOut:
 def columns(trace: Trace, segment: Segment) -> dict[str, Any]:
     """The columns of one training sample."""
     turns = torch.full((len(segment.response_ids),), -1, dtype=torch.int64)
+    versions = turns.clone()
+    known = {turn: iter(trace.turns[turn].versions) for turn in segment.turns_sampled}
     for span in segment.spans:
         if span.kind.is_sampled:
             turns[span.start : span.end] = span.turn
+            own = [next(known[span.turn]) for _ in range(span.start, span.end)]
+            versions[span.start : span.end] = torch.tensor([-1 if version is None else version for version in own])
     of_trajectory = {
         "turns": len(trace.turns),
         "tree": trace.origin.parent or trace.id,
@@ -51,7 +55,7 @@ def columns(trace: Trace, segment: Segment) -> dict[str, Any]:
         "rewards": list(trace.reward.turns) if trace.reward else [],
         "anchors": anchors(trace),
     }
-    return {TURNS_COLUMN: turns, COLUMN: of_trajectory}
+    return {TURNS_COLUMN: turns, VERSIONS_COLUMN: versions, COLUMN: of_trajectory}
 
 
 def anchors(trace: Trace) -> list[str]:

@@ -18,6 +18,7 @@ from gateway.gateway import Gateway
 from gateway.logs import configure_logs_by_default
 from rollout.environment.config import Environment
 from rollout.loop.agent import agent_settings
+from rollout.loop.clock import Clock
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.run_record import RunRecord, describe_run
 from rollout.trace.store import TraceStore
@@ -78,6 +79,7 @@ class Worker:
         self.gateways = Gateways()
         self.tool_agent_sessions = ToolAgentSessions(self.gateways)
         self.runtime: Runtime | None = None
+        self.clock = Clock()
         self._collector: Any = None
 
     async def report(self, trajectory: TrajectoryStatistics) -> None:

@@ -24,8 +24,9 @@ _CUSTOM = "actor_rollout_ref.rollout.custom"
 KEY = f"{_CUSTOM}.mcp"
 TEMPLATE_KEY = "actor_rollout_ref.model.custom_chat_template"
 """verl's key for the text of a template; ours names a file."""
-TRAINER_MODE = "mcp_sync"
-"""`trainer.v1.trainer_mode` of the trainer class in `rollout.verl.trainer`."""
+TRAINER_MODE, COLOCATE_MODE, SEPARATE_MODE = "mcp_sync", "mcp_colocate_async", "mcp_separate_async"
+"""`trainer.v1.trainer_mode` of the trainer classes in `rollout.verl.trainer`."""
+TRAINER_MODES = (TRAINER_MODE, COLOCATE_MODE, SEPARATE_MODE)
 _ENGINES = ("sglang", "vllm", "trtllm")
 """Engines whose verl servers use the model's own length if none is configured."""
 
@@ -49,7 +50,7 @@ class Settings(TrainingSettings):
     key = KEY
 
     record_trained: bool = False
-    """Whether the trainer writes what it computed on each token beside the traces; needs our trainer, `mcp_sync`."""
+    """Whether the trainer writes what it computed on each token beside the traces; needs a trainer of ours."""
     worker_start_timeout_s: float = Field(default=600.0, gt=0)
     """How long the replacement of a dead agent worker may take to start; after that the others play its prompts."""
     sampling_seed_key: str | None = None
@@ -144,6 +145,12 @@ def check_seed(config: DictConfig, settings: Settings) -> None:
         problem = f"is {settings.seed}, and requests have no seed"
         remedy = f"set {KEY}.sampling_seed_key to the engine's parameter (and trainer.use_v1=True), or leave the seed 0"
         raise ConfigError(problem, key=f"{KEY}.seed", remedy=remedy)
+
+
+def groups_per_update(config: DictConfig) -> int:
+    """Rows of one batch: those of a step, which verl's `separate_async` divides by `parameter_sync_step`."""
+    is_separate = config.trainer.v1.trainer_mode in ("separate_async", SEPARATE_MODE)
+    return config.data.train_batch_size // (config.trainer.v1.separate_async.parameter_sync_step if is_separate else 1)
 
 
 def workers_per_node(config: DictConfig) -> int:

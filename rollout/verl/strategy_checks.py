@@ -14,7 +14,7 @@ from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.sections import BranchAt, Strategy
-from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
+from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, groups_per_update, limits_for
 from rollout.verl.trainer_checks import MODULES_KEY, external_modules, uses_our_trainer
 
 _KEY = "algorithm.adv_estimator"
@@ -138,14 +138,14 @@ def _place(environment: Environment, settings: Settings, option: str) -> tuple[P
 
 
 def _check_single_turn(config: DictConfig) -> None:
-    actor, batch = config.actor_rollout_ref.actor, config.data.train_batch_size
+    actor, batch = config.actor_rollout_ref.actor, groups_per_update(config)
     needed = "makes a sample of each turn, and more samples would mean more optimizer steps of a batch"
     faults = Faults()
     if not uses_our_trainer(config):
-        remedy = f"set it to {TRAINER_MODE}, which takes ppo_epochs steps on all samples"
+        remedy = f"set it to {TRAINER_MODE} or another of ours, which take ppo_epochs steps on all samples"
         faults.append(ConfigError(f"single_turn {needed}", key="trainer.v1.trainer_mode", remedy=remedy))
     if actor.ppo_mini_batch_size < batch:
-        problem, key = f"is below data.train_batch_size: single_turn {needed}", "ppo_mini_batch_size"
+        problem, key = f"is below the rows of a batch: single_turn {needed}", "ppo_mini_batch_size"
         faults.append(ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}"))
     estimator = str(config.algorithm.adv_estimator)
     if estimator not in _VOTING and estimator in registered_estimators():  # an unknown one has its own message

@@ -10,6 +10,7 @@ import transfer_queue as tq
 
 from rollout.trace.trained_segment import TrainedSegment, digest
 from rollout.verl.output import SEGMENT_KEY, TRACE_KEY
+from rollout.verl.rolled_out import VERSIONS_COLUMN
 
 _PARTITION = "train"
 _COLUMNS = (
@@ -21,6 +22,7 @@ _COLUMNS = (
     "advantages",
     "entropy",
     "extra_fields",
+    VERSIONS_COLUMN,
 )
 
 
@@ -76,6 +78,7 @@ def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegmen
             trainer_logprobs=numbers["old_log_probs"],
             advantages=numbers["advantages"],
             entropy=numbers.get("entropy"),
+            versions=numbers[VERSIONS_COLUMN],
         )
 
 

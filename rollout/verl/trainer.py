@@ -1,4 +1,5 @@
-"""The trainer `mcp_sync`: verl's `sync`, with one optimizer update a step and a record of what it computed.
+"""The trainers `mcp_sync`, `mcp_colocate_async` and `mcp_separate_async`: verl's own, with one optimizer update for a
+batch and a record of what was computed.
 
 Registered through verl's own `register_trainer`. verl imports this module in its processes, because
 configs/mcp_grpo.yaml names it in VERL_USE_EXTERNAL_MODULES.
@@ -7,27 +8,41 @@ configs/mcp_grpo.yaml names it in VERL_USE_EXTERNAL_MODULES.
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import ray
 import structlog
+import transfer_queue as tq
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
 # verl imports external modules before its plugins, and the next imports ask for the platform that VERL_PLATFORM names.
 import rollout.verl_cpu.plugin  # noqa: F401  # isort: skip
-from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from rollout.trace.trained import write_trained
 from rollout.trace.trained_segment import TrainedSegment
+from rollout.verl.agent_workers import MOST_ATTEMPTS
+from rollout.verl.batch_statistics import statistics_collector
+from rollout.verl.client import AttemptsClient
 from rollout.verl.estimators import columns_of
-from rollout.verl.replay_buffer import BatchChecks
-from rollout.verl.settings import ESTIMATORS, TRAINER_MODE, Settings
+from rollout.verl.replay_buffer import BatchChecks, Sampled, metrics_of
+from rollout.verl.settings import COLOCATE_MODE, ESTIMATORS, SEPARATE_MODE, TRAINER_MODE, Settings, groups_per_update
 from rollout.verl.trained_batch import dropped_segments, real_keys, trained_segments, trajectory_metrics
 
 log = structlog.get_logger(__name__)
+
+
+_STATE = "mcp_rollout.pickle"
+"""File of a checkpoint with what verl does not keep: times resumed, statistics of trajectories."""
 
 
 class _Fixed(dict[str, Any]):
@@ -45,21 +60,23 @@ class _Fixed(dict[str, Any]):
         return dict, (dict(self),)
 
 
-@register_trainer(TRAINER_MODE)
-class MCPTrainer(PPOTrainerSync):
-    """verl's synchronous trainer; what has to happen in the trainer's process happens here.
+class _Trainer(PPOTrainer):
+    """Before verl's trainer of a mode: what has to happen in the trainer's process happens here.
 
-    - Where `ppo_mini_batch_size` is the whole batch, a step is one optimizer update on all samples, however many a
+    - Where `ppo_mini_batch_size` is the whole batch, a batch is one optimizer update on all samples, however many a
       trajectory has, and the samples that verl adds to fill up the batch have no weight. With a smaller one, verl's own
       mini-batches are taken.
-    - Metrics of scores count trajectories, not samples.
+    - Metrics of scores count trajectories, not samples, and `mcp/*` are those of all batches of a step.
     - `tree_grpo` and `step_grpo` are computed from columns that verl's estimators are not given.
     - With `record_trained`, what was computed on each token is written beside the traces.
     """
 
+    verls_mode: str
+
     def __init__(self, config: DictConfig) -> None:
         super().__init__(config)
         settings = Settings.of(config)
+        self._sampled: list[Sampled] = []
         self._advantages = settings.advantages
         self._trace_dir = settings.trace_dir if settings.record_trained else None
         self._dropped: list[TrainedSegment] = []
@@ -68,8 +85,8 @@ class MCPTrainer(PPOTrainerSync):
 
     @property
     def trainer_mode(self) -> str:
-        """The mode that verl's code sees: it compares it with "sync" for batching, refill, checkpoints and resume."""
-        return "sync"
+        """The mode that verl's code sees: it chooses batching, refill, checkpoints, resume and a section by it."""
+        return self.verls_mode
 
     @trainer_mode.setter
     def trainer_mode(self, _: str) -> None:
@@ -78,10 +95,18 @@ class MCPTrainer(PPOTrainerSync):
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
         # What the step computed is in TransferQueue until verl clears the batch, which it does after this method.
         batch = super().step(metrics, timing_raw)
+        if self._sampled:  # verl has averaged the values of several batches
+            metrics.update(metrics_of(self._sampled))
+            self._sampled = []
         if self._trace_dir is not None:
             with marked_timer("record_trained", timing_raw):
                 self._record(batch)
         return batch
+
+    def on_sample_end(self) -> None:
+        super().on_sample_end()
+        if isinstance(self.replay_buffer, BatchChecks) and self.replay_buffer.sampled is not None:
+            self._sampled.append(self.replay_buffer.sampled)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """verl fills a batch up to a multiple of this number of samples: here, to ranks of whole micro-batches."""
@@ -117,7 +142,7 @@ class MCPTrainer(PPOTrainerSync):
 
     @property
     def _is_one_update(self) -> bool:
-        return self.config.actor_rollout_ref.actor.ppo_mini_batch_size >= self.config.data.train_batch_size
+        return self.config.actor_rollout_ref.actor.ppo_mini_batch_size >= groups_per_update(self.config)
 
     def _micro_batch_sizes(self) -> list[int]:
         """Sizes that verl splits a rank's samples into, where it does not split them by tokens."""
@@ -142,3 +167,95 @@ class MCPTrainer(PPOTrainerSync):
             write_trained(self._trace_dir, self.global_steps, [*trained_segments(batch, self.global_steps), *dropped])
         except OSError as error:  # training is worth more than its record
             log.error("what was trained is not recorded", step=self.global_steps, problem=str(error))
+
+
+@register_trainer(TRAINER_MODE)
+class MCPTrainer(_Trainer, PPOTrainerSync):
+    """verl's synchronous trainer."""
+
+    verls_mode = "sync"
+
+
+class _AsyncTrainer(_Trainer):
+    """What the asynchronous modes share: engines that are taken from trajectories, and prompts that outlive a job.
+
+    - The clocks of trajectories stand still while no engine generates for them.
+    - A checkpoint has the statistics of the trajectories that it has, and the number of times that it was resumed from:
+      verl plays prompts that had not ended again under the same uid, and traces tell them apart by their attempt.
+    """
+
+    agent_loop_manager: Any  # ours, or one of the user's
+
+    def __init__(self, config: DictConfig) -> None:
+        super().__init__(config)
+        self._resumed = 0
+        self._collector = statistics_collector()  # alive before the manager, which the checkpoint is loaded before
+
+    def _hold_engine(self, is_held: bool) -> None:
+        # A manager of the user's own has no clocks.
+        if hasattr(self.agent_loop_manager, "engine_held"):
+            self.agent_loop_manager.engine_held(is_held)
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        (folder / _STATE).write_bytes(pickle.dumps((self._resumed, ray.get(self._collector.of.remote()))))
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        if self.config.trainer.resume_mode == "resume_path":
+            folder = Path(self.config.trainer.resume_from_path)
+        if self.config.trainer.resume_mode == "disable" or not (folder / _STATE).exists():
+            return
+        resumed, statistics = pickle.loads((folder / _STATE).read_bytes())
+        self._resumed = resumed + 1
+        # Written back, so that a second job that begins here counts on.
+        (folder / _STATE).write_bytes(pickle.dumps((self._resumed, statistics)))
+        ended = {key for key, tag in (tq.kv_list("train") or {}).get("train", {}).items() if _has_ended(tag)}
+        ray.get([self._collector.add.remote(one) for one in statistics.trajectories if one.group in ended])
+
+    def _reissue_inflight_prompts(self, partition_id: str = "train") -> int:
+        self.agent_loop_manager.attempt = self._resumed * MOST_ATTEMPTS
+        try:
+            return super()._reissue_inflight_prompts(partition_id)
+        finally:
+            self.agent_loop_manager.attempt = 0
+
+
+@register_trainer(COLOCATE_MODE)
+class MCPColocateAsyncTrainer(_AsyncTrainer, PPOTrainerColocateAsync):
+    """verl's trainer that shares its devices with the engine, and takes them while it trains."""
+
+    verls_mode = "colocate_async"
+
+    def get_llm_client(self) -> LLMServerClient:
+        return self.llm_server_manager.get_client(client_cls=AttemptsClient)
+
+    def on_sample_end(self) -> None:
+        self._hold_engine(True)
+        super().on_sample_end()
+
+    def on_step_end(self) -> None:
+        super().on_step_end()
+        self._hold_engine(False)
+
+
+@register_trainer(SEPARATE_MODE)
+class MCPSeparateAsyncTrainer(_AsyncTrainer, PPOTrainerSeparateAsync):
+    """verl's trainer with engines on devices of their own, which generate while it trains."""
+
+    verls_mode = "separate_async"
+    standalone_server_manager: LLMServerManager
+
+    def get_llm_client(self) -> LLMServerClient:
+        return self.standalone_server_manager.get_client(client_cls=AttemptsClient)
+
+    def on_step_end(self) -> None:
+        self._hold_engine(True)  # while it gets new weights
+        super().on_step_end()
+        self._hold_engine(False)
+
+
+def _has_ended(tag: Mapping[str, Any]) -> bool:
+    return bool(tag.get("is_prompt")) and tag["status"] in ("finished", "failure")

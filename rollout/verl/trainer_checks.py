@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
 
-from gateway.errors import ConfigError
+from gateway.config.pydantic_errors import near
+from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART
 from rollout.environment.sections import ThinkingContext
-from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, limits_for
+from rollout.verl.settings import (
+    ESTIMATORS,
+    KEY,
+    SEPARATE_MODE,
+    TRAINER_MODE,
+    TRAINER_MODES,
+    Settings,
+    groups_per_update,
+    limits_for,
+)
+from rollout.verl_cpu import ROLLOUT_NAME
 
 log = structlog.get_logger(__name__)
 
-SYNCHRONOUS = ("sync", TRAINER_MODE)
+_SYNCHRONOUS = ("sync", TRAINER_MODE)
 """Trainer modes that sample, train and synchronise one batch after the other."""
+_MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
+_SAMPLERS = "rollout.verl.replay_buffer"
+_SAMPLER_KEY = "trainer.v1.sampler"
 _MODE_KEY = "trainer.v1.trainer_mode"
 _MODULES = "VERL_USE_EXTERNAL_MODULES"
 MODULES_KEY = f"ray_kwargs.ray_init.runtime_env.env_vars.{_MODULES}"
@@ -28,7 +42,67 @@ _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 
 
 def uses_our_trainer(config: DictConfig) -> bool:
-    return bool(config.trainer.use_v1) and config.trainer.v1.trainer_mode == TRAINER_MODE
+    return bool(config.trainer.use_v1) and config.trainer.v1.trainer_mode in TRAINER_MODES
+
+
+def check_mode(config: DictConfig) -> None:
+    """Validate the trainer mode, and what the asynchronous modes need; verl finds most of it after minutes, or never.
+
+    Raises:
+        ConfigError: the mode is unknown, the sampler is that of other modes, or `separate_async` lacks a setting.
+    """
+    if not config.trainer.use_v1:
+        return
+    mode, sampler = str(config.trainer.v1.trainer_mode), config.trainer.v1.sampler
+    if mode not in _MODES:
+        if not set(external_modules(config)) - {_MODULE}:  # others may register modes of their own
+            raise ConfigError(f"is {mode!r}", key=_MODE_KEY, remedy=near(mode, _MODES, "modes"))
+        return
+    faults, is_async = Faults(), mode not in _SYNCHRONOUS
+    wanted = "MCPReplayBufferAsync" if is_async else "MCPReplayBuffer"
+    if str(sampler.custom_sampler.path).endswith(_SAMPLERS) and sampler.custom_sampler.name != wanted:
+        problem = f"is {sampler.custom_sampler.name}, which samples as another mode than {mode}"
+        if is_async:
+            problem += ": max_off_policy_threshold would have no effect, and withdrawn groups would not be replaced"
+        faults.append(ConfigError(problem, key=f"{_SAMPLER_KEY}.custom_sampler.name", remedy=f"set it to {wanted}"))
+    if sampler.sync_refill_failed_groups and str(sampler.custom_sampler.path).endswith(_SAMPLERS):
+        problem = (
+            "is True, and our samplers do not read it: they replace withdrawn groups in the asynchronous modes only"
+        )
+        faults.append(ConfigError(problem, key=f"{_SAMPLER_KEY}.sync_refill_failed_groups", remedy="leave it False"))
+    if mode in ("separate_async", SEPARATE_MODE):
+        faults += _separate_faults(config)
+    raise_all(faults)
+    correction = config.algorithm.rollout_correction
+    if is_async and not (correction.rollout_is or correction.rollout_rs or correction.bypass_mode):
+        log.warning(
+            "tokens that older weights sampled are trained on as if the newest had sampled them",
+            key="algorithm.rollout_correction.rollout_is",
+            remedy="set it to token, as recipe=async does",
+        )
+
+
+def _separate_faults(config: DictConfig) -> Iterator[ConfigError]:
+    """What verl asserts of `separate_async` when its trainer starts."""
+    rollout, batch, mini = config.actor_rollout_ref.rollout, config.data.train_batch_size, "ppo_mini_batch_size"
+    steps, size = config.trainer.v1.separate_async.parameter_sync_step, config.actor_rollout_ref.actor[mini]
+    if batch != steps * size:
+        problem = f"is {size}: times parameter_sync_step ({steps}) it must be data.train_batch_size ({batch})"
+        remedy = f"set it to {batch // steps}" if batch % steps == 0 else "choose three numbers that fit"
+        yield ConfigError(problem, key=f"actor_rollout_ref.actor.{mini}", remedy=remedy)
+    for key in ("nnodes", "n_gpus_per_node"):
+        if rollout[key] <= 0:
+            problem = f"is {rollout[key]}, and the engine of separate_async has devices of its own"
+            yield ConfigError(problem, key=f"actor_rollout_ref.rollout.{key}", remedy="set it to 1 or more")
+    key = "actor_rollout_ref.rollout.checkpoint_engine.backend"
+    if rollout.checkpoint_engine.backend == "naive":
+        ours = "gloo, with custom_backend_module=rollout.verl_cpu.gloo_weights"
+        remedy = ours if rollout.name == ROLLOUT_NAME else "for example nccl"
+        yield ConfigError("is naive, which sends weights to an engine on the same devices only", key=key, remedy=remedy)
+    reward = config.reward.reward_model
+    if reward.enable and not reward.enable_resource_pool:
+        problem = "is False, and the engine of separate_async never leaves its devices to a reward model"
+        yield ConfigError(problem, key="reward.reward_model.enable_resource_pool", remedy="set it to True")
 
 
 def check_trainer(config: DictConfig, settings: Settings) -> None:
@@ -47,7 +121,8 @@ def check_trainer(config: DictConfig, settings: Settings) -> None:
         raise ConfigError(problem, key="algorithm.adv_estimator", remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo")
     given = external_modules(config)
     if uses_our_trainer(config) and _MODULE not in given:
-        problem = f"does not name {_MODULE}, so verl's trainer process does not know the mode {TRAINER_MODE}"
+        mode = config.trainer.v1.trainer_mode
+        problem = f"does not name {_MODULE}, so verl's trainer process does not know the mode {mode}"
         remedy = f"set it to {','.join([_MODULE, *given])}, or {_MODE_KEY}=sync"
         raise ConfigError(problem, key=MODULES_KEY, remedy=remedy)
     if given and (lost := [name for name in _names(os.environ.get(_MODULES)) if name not in given]):
@@ -72,10 +147,10 @@ def warn_of_several_updates(environment: Environment, config: DictConfig) -> Non
     """
     if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or not environment.has_user_messages:
         return
-    mini_batch, batch = config.actor_rollout_ref.actor.ppo_mini_batch_size, config.data.train_batch_size
+    mini_batch, batch = config.actor_rollout_ref.actor.ppo_mini_batch_size, groups_per_update(config)
     if uses_our_trainer(config):
         key, several = "actor_rollout_ref.actor.ppo_mini_batch_size", mini_batch < batch
-        remedy = "set it to data.train_batch_size for one step on all of them"
+        remedy = f"set it to {batch} for one step on all of them"
     else:
         limits = limits_for(environment, config.actor_rollout_ref.rollout)
         # A sample ends where the user speaks again, after at least one assistant turn; nothing follows the last user
@@ -102,7 +177,7 @@ def check_groups(config: DictConfig, parts: Collection[str]) -> None:
 
     Raises:
         ConfigError: a trajectory that v0 cannot leave out would count in its group's baseline, or `filter_groups` would
-            miss a value of every trajectory, or wait for groups that never have any.
+            miss a value of every trajectory.
     """
     estimator, filtering = str(config.algorithm.adv_estimator), config.algorithm.filter_groups
     if not config.trainer.use_v1 and estimator not in _WITHOUT_GROUPS:
@@ -115,9 +190,6 @@ def check_groups(config: DictConfig, parts: Collection[str]) -> None:
     if not filtering.enable or not config.trainer.use_v1:
         return
     key = "algorithm.filter_groups"
-    if config.trainer.v1.trainer_mode not in SYNCHRONOUS:
-        problem = "replaces groups without trajectories forever in the asynchronous modes, whatever withdrew them"
-        raise ConfigError(problem, key=key, remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or leave it disabled")
     # A reward function's own keys are known when it has returned them.
     if filtering.metric not in ("reward", *parts) and CUSTOM_PART not in parts:
         problem = f"is {filtering.metric!r}, which no trajectory reports"

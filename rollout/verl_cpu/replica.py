@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from rollout.verl_cpu import ROLLOUT_NAME
 from rollout.verl_cpu.server import TransformersServer
+
+Weights = Generator[tuple[str, torch.Tensor], None, None] | AsyncGenerator[tuple[str, torch.Tensor], None]
 
 
 def _actor_name(replica_rank: int) -> str:
@@ -20,20 +23,22 @@ def _actor_name(replica_rank: int) -> str:
 
 
 class TransformersReplica(RolloutReplica):
-    """One inference server next to the training workers that send it their weights."""
+    """One inference server, next to the training workers that send it their weights or with a worker of its own."""
+
+    server_class = TransformersServer
 
     async def launch_servers(self) -> None:
         """Start the server actor.
 
         Raises:
-            ValueError: the mode is not hybrid, so no trainer would send weights, or the model is to be split.
+            ValueError: no trainer would send weights in this mode, or the model is to be split.
         """
-        if self.rollout_mode is not RolloutMode.HYBRID:
-            raise ValueError(f"{ROLLOUT_NAME} works with a colocated trainer only, not in mode {self.rollout_mode}")
+        if self.rollout_mode not in (RolloutMode.HYBRID, RolloutMode.STANDALONE):
+            raise ValueError(f"{ROLLOUT_NAME} gets its weights from a trainer, not in mode {self.rollout_mode}")
         if self.world_size != 1:
             raise ValueError(f"{ROLLOUT_NAME} does not split a model: set tensor_model_parallel_size=1")
         name = _actor_name(self.replica_rank)
-        actor = ray.remote(TransformersServer).options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
+        actor = ray.remote(self.server_class).options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
         server: Any = actor.remote(self.config, self.model_config, self.replica_rank)
         await server.wake_up.remote()  # raises what the constructor raised
         self.servers = [server]
@@ -41,7 +46,21 @@ class TransformersReplica(RolloutReplica):
 
 
 class TransformersAdapter(BaseRollout):
-    """The trainer's end of the weight synchronisation."""
+    """The end of the weight synchronisation: in the trainer's worker, or in that of a standalone replica.
+
+    Args:
+        replica_rank: Of the standalone replica; None for the replica of the trainer's own rank.
+    """
+
+    is_leader_rank = True
+
+    def __init__(self, *args: Any, replica_rank: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._replica_rank = replica_rank
+
+    @property
+    def replica_rank(self) -> int:
+        return torch.distributed.get_rank() if self._replica_rank is None else self._replica_rank
 
     async def resume(self, tags: list[str]) -> None: ...
 
@@ -49,7 +68,7 @@ class TransformersAdapter(BaseRollout):
 
     async def update_weights(
         self,
-        weights: Generator[tuple[str, torch.Tensor], None, None],
+        weights: Weights,
         wire_format: str = "named_tensors",
         global_steps: int | None = None,
         peft_config: Any = None,
@@ -63,6 +82,7 @@ class TransformersAdapter(BaseRollout):
         if wire_format != "named_tensors" or peft_config is not None:
             raise ValueError(f"{ROLLOUT_NAME} takes full tensors only; for LoRA set model.lora.merge=True")
         # Gathering a sharded tensor is a collective operation, so every rank consumes the whole generator.
-        state = {name: tensor.detach().cpu().float().numpy() for name, tensor in weights}
-        server: Any = ray.get_actor(_actor_name(torch.distributed.get_rank()))
+        named = ensure_async_iterator(weights)
+        state = {name: tensor.detach().cpu().float().numpy() async for name, tensor in named}
+        server: Any = ray.get_actor(_actor_name(self.replica_rank))
         await server.update_weights.remote(state, global_steps)

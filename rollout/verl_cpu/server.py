@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import torch
 from omegaconf import DictConfig
@@ -62,7 +63,9 @@ class TransformersServer:
             make_private(self._engine_log.parent)
         self._weights_version: int | None = None
         self._synchronised = False
-        self._accepting = True
+        self._resumed = anyio.Event()
+        self._resumed.set()
+        self._rejects = False
 
     async def generate(
         self,
@@ -74,8 +77,9 @@ class TransformersServer:
     ) -> TokenOutput:
         """Continue `prompt_ids` by at most `max_tokens` tokens, or up to the model's length.
 
-        After `abort_all_requests`, and until `resume_generation`, a call returns the tokens it has, with the stop
-        reason `aborted`; verl's asynchronous client then calls again.
+        `abort_all_requests` ends a call with the tokens it has and the stop reason `aborted`; verl's asynchronous
+        client then calls again. From then on calls wait for `resume_generation`, for as long as the trainer holds the
+        engine, or are returned at once where the trainer rejects them.
 
         Raises:
             ValueError: the prompt leaves no room, or a sampling parameter is not supported.
@@ -86,8 +90,11 @@ class TransformersServer:
         if not self._synchronised:
             raise RuntimeError("generate() came before the first update_weights()")
         request = self._request(request_id, prompt_ids, Sampling.parse(sampling_params))
+        while not (self._resumed.is_set() or self._rejects):
+            await self._resumed.wait()
+        # No `await` between this look and the request's place in the batch: an abort finds it there.
         version = self._weights_version
-        if self._accepting:
+        if self._resumed.is_set():
             await self._decoder.decode(request)
         else:
             request.ending = Ending.ABORTED
@@ -117,12 +124,20 @@ class TransformersServer:
             self._weights_version, self._synchronised = global_steps, True
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        """End every running generation, and accept none until `resume_generation`."""
-        self._accepting = False
+        """End every running generation, and begin none until `resume_generation`.
+
+        Args:
+            reject_request: Return calls with the stop reason `aborted` instead of letting them wait: another server
+                has to take them.
+        """
+        resumed, self._rejects = self._resumed, reject_request
+        self._resumed = anyio.Event()
+        resumed.set()  # calls that wait already look again
         await self._decoder.abort_all()
 
     async def resume_generation(self) -> None:
-        self._accepting = True
+        self._rejects = False
+        self._resumed.set()
 
     async def clear_kv_cache(self) -> None:
         async with self._decoder.changed_weights():

@@ -34,6 +34,24 @@ SHOUT_PLUM: list[dict[str, Any]] = [
     {"role": "assistant", "content": "PLUM"},
 ]
 """A conversation with one call."""
+ENDING_AGENT = '''
+import os
+import signal
+
+
+class Ends:
+    """Plays as the built-in agent does. The first time of all, its process is killed after a call."""
+
+    async def play(self, turns):
+        while (await turns.generate()).calls:
+            await turns.call_tools()
+            try:
+                os.close(os.open(os.environ["KILLED_ONCE"], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
+'''
+"""An environment's agent, for a file in PYTHONPATH; KILLED_ONCE names a file that does not exist yet."""
 _COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 

@@ -14,7 +14,7 @@ from rollout.environment.task import Check, Origin, Task, VerlColumns, WorldCall
 from rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent
 from rollout.trace.outcome import StrategyRecord
 from rollout.trace.record import Reward, StopReason, Trace
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed, Shown
+from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Parsed, Shown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -24,6 +24,8 @@ JSON_OBJECTS = st.dictionaries(
 )
 NAMES = TEXTS.filter(bool)
 OPTIONAL_IDS = st.none() | TEXTS
+OPTIONAL_NUMBERS = st.none() | st.integers(0, 9)
+ATTEMPTS = st.builds(Attempt, tokens=st.integers(1, 9), weights_version=OPTIONAL_NUMBERS, seed=OPTIONAL_NUMBERS)
 
 
 def messages() -> st.SearchStrategy[dict[str, Any]]:
@@ -113,6 +115,7 @@ def turns(draw: st.DrawFn, trace: Trace) -> None:
         finish_reason=draw(st.sampled_from(FinishReason)),
         weights_version=draw(st.tuples(st.none() | st.integers(0, 9), st.none() | st.integers(0, 9))),
         forced=draw(st.sampled_from([None, (cuts[2], cuts[3])])),
+        attempts=tuple(draw(st.lists(ATTEMPTS, max_size=2))),
     )
     calls = draw(st.lists(st.builds(Call, name=TEXTS, arguments=JSON_OBJECTS, id=OPTIONAL_IDS), max_size=3))
     parsed = Parsed(content=draw(TEXTS), thinking=draw(TEXTS), thoughts=((cuts[0], cuts[1]),), calls=tuple(calls))

@@ -15,6 +15,7 @@ from gateway.leases.session import Session
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
+from rollout.loop.clock import Clock
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import IM_END, ByteTokens
@@ -59,6 +60,7 @@ async def play(
     *,
     limits: Limits | None = None,
     row: Task | None = None,
+    clock: Clock | None = None,
     **fields: Any,
 ) -> Trace:
     """One trajectory over in-process servers, with its trace in `directory`."""
@@ -72,4 +74,5 @@ async def play(
             tokens=ByteTokens(),
             limits=limits or Limits(response_tokens=20_000),
             store=TraceStore(directory),
+            clock=clock,
         )

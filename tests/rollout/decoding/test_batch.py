@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from rollout.decoding.attention import grouped_attention
 from rollout.decoding.batch import ContinuousBatch, Ending, Request
-from rollout.decoding.sampling import Sampling, draw
+from rollout.decoding.sampling import Sampling, draw, uniform
 
 VOCABULARY = 211
 TOLERANCE = 1e-5
@@ -66,7 +66,7 @@ def decoded_alone(model: PreTrainedModel, like: Request) -> tuple[list[int], lis
     ids, logprobs = list(like.prompt_ids), []
     while len(logprobs) < like.max_tokens and (not logprobs or ids[-1] not in like.stop_ids):
         logits = model(input_ids=torch.tensor([ids])).logits[:, -1]
-        [token], [logprob] = draw(logits, [like.sampling], [alone.rng.random()])
+        [token], [logprob] = draw(logits, [like.sampling], [uniform(alone.seed, len(ids))])
         ids.append(token)
         logprobs.append(logprob)
     return ids[len(like.prompt_ids) :], logprobs
@@ -227,6 +227,20 @@ def test_an_aborted_sequence_keeps_its_tokens_and_can_be_resumed(model: PreTrain
     run(batch)
     whole = sequence(running.prompt_ids, temperature=0)
     assert running.token_ids + resumed.token_ids == decoded_alone(model, whole)[0]
+
+
+def test_a_sampled_sequence_that_is_aborted_and_resumed_draws_what_it_would_have_drawn(model: PreTrainedModel) -> None:
+    batch, prompt = ContinuousBatch(model, max_sequences=2), prompts(1)[0]
+    running = sequence(prompt, seed=5)
+    batch.add(running)
+    for _ in range(7):
+        batch.step()
+    batch.abort()
+    resumed = sequence(running.ids, seed=5, max_tokens=13)
+    batch.add(resumed)
+    run(batch)
+    assert running.token_ids + resumed.token_ids == decoded_alone(model, sequence(prompt, seed=5))[0]
+    assert resumed.token_ids[:7] != running.token_ids
 
 
 def test_a_sequence_ends_at_its_stop_token_or_at_its_length(model: PreTrainedModel) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
-from rollout.decoding.sampling import Sampling, draw
+from rollout.decoding.sampling import Sampling, draw, uniform
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -30.0])
 
 
 def frequencies(sampling: Sampling, draws: int = 4000) -> list[float]:
-    numbers = random.Random(0)
-    ids, _ = draw(LOGITS.repeat(draws, 1), [sampling] * draws, [numbers.random() for _ in range(draws)])
+    # Half of the numbers are one seed's by position, the others those of many seeds in one position.
+    half = draws // 2
+    uniforms = [uniform(0, position) for position in range(half)] + [uniform(seed, 9) for seed in range(1, half + 1)]
+    ids, _ = draw(LOGITS.repeat(draws, 1), [sampling] * draws, uniforms)
     return [ids.count(token) / draws for token in range(len(LOGITS))]
 
 
@@ -47,8 +47,8 @@ def test_temperature_zero_takes_the_likeliest_token_with_its_logprob_at_temperat
 )
 def test_truncated_sampling_draws_and_scores_from_the_tokens_it_leaves(sampling: Sampling, kept: list[int]) -> None:
     expected = LOGITS[kept].log_softmax(-1)
-    for uniform in (0.0, 0.2, 0.5, 0.8, 1 - 2**-53):
-        [token], [logprob] = draw(LOGITS[None], [sampling], [uniform])
+    for number in (0.0, 0.2, 0.5, 0.8, 1 - 2**-53):
+        [token], [logprob] = draw(LOGITS[None], [sampling], [number])
         assert token in kept
         assert logprob == pytest.approx(expected[kept.index(token)].item(), abs=1e-6)
 

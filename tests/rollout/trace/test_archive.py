@@ -98,7 +98,7 @@ def test_an_archive_of_another_version_is_refused_with_its_name(tmp_path: Path) 
     write_archive(tmp_path / f"new{ARCHIVE_SUFFIX}", [recorded_trace()])
     table = pq.read_table(tmp_path / f"new{ARCHIVE_SUFFIX}")
     pq.write_table(table.replace_schema_metadata({b"mcp-rollout.traces": b"1"}), tmp_path / f"old{ARCHIVE_SUFFIX}")
-    with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 3"):
+    with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 4"):
         list(read_archive(tmp_path / f"old{ARCHIVE_SUFFIX}"))
 
 

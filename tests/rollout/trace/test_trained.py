@@ -31,6 +31,7 @@ TRAINED = TrainedSegment(
     trainer_logprobs=[-0.25, -9.0, -1.5, -0.5],
     advantages=[0.5, 0.0, 0.5, -0.5],
     entropy=[1.0, 9.0, 2.0, 0.5],
+    versions=[4, 4, 4, 6],
 )
 DROPPED = TrainedSegment(trace="b", segment=0, step=3, uid="v", sample=0, output=0, dropped="filtered")
 
@@ -43,6 +44,7 @@ def test_numbers_are_aligned_with_the_response_and_0_where_nothing_was_trained(t
     assert read.mask == TRAINED.mask and read.dropped is None
     assert read.sampled_logprobs == TRAINED.sampled_logprobs
     assert read.trainer_logprobs == [-0.25, 0.0, -1.5, -0.5] and read.entropy == [1.0, 0.0, 2.0, 0.5]
+    assert read.versions == [4, 0, 4, 6]
     assert read.ratios == [math.exp(0.25), 0.0, 1.0, math.exp(-0.25)]
 
 

@@ -276,18 +276,25 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
     assert recorded == [([request], [seed]) for asked in runs for request, seed in asked]
 
 
-@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
-async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Path) -> None:
+def reported() -> Any:
+    """The statistics that workers have sent since this was last asked."""
     import ray
 
-    from rollout.training.statistics import TooManyFailures, check_failures
     from rollout.verl.batch_statistics import statistics_collector
 
     collector = statistics_collector()
+    groups = {one.group for one in ray.get(collector.of.remote()).trajectories}
+    return ray.get(collector.take.remote(groups))
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Path) -> None:
+    from rollout.training.statistics import TooManyFailures, check_failures
+
     await run(config, model, [SHOUT, "PLUM"])
     await run(config, model, [SHOUT, "fail"])
-    batch = ray.get(collector.drain.remote(False))
-    assert (len(batch.trajectories), batch.failed_share) == (2, 0.5)
+    batch = reported()
+    assert (len(batch.trajectories), batch.failures.total()) == (2, 1)
     check_failures(batch, 0.5)
     with pytest.raises(TooManyFailures, match=r"1 of 2 trajectories .*\n  1 x .*the engine is gone"):
         check_failures(batch, 0.4)
@@ -297,16 +304,12 @@ async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Pat
 async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_trained_on(
     config: DictConfig, model: Path
 ) -> None:
-    import ray
-
-    from rollout.verl.batch_statistics import statistics_collector
-
     with capture_logs() as logged:
         assert await run(config, model, [SHOUT, "PLUM"], template=REFUSES_TOOLS) == []
         said = await run(config, model, ["I would rather not."], template=REFUSES_TOOLS)
     assert (logged[0]["event"], logged[0]["log_level"]) == ("trajectory could not be played", "error")
-    batch = ray.get(statistics_collector().drain.remote(False))
-    assert said.reward_score > 0 and (len(batch.trajectories), batch.failed_share) == (2, 0.5)
+    batch = reported()
+    assert said.reward_score > 0 and (len(batch.trajectories), batch.failures.total()) == (2, 1)
     assert next(iter(batch.failures)).startswith("internal_error: ")
     assert [one.tool_calls for one in batch.trajectories] == [1, 0]
     (first, _) = traces(config)
@@ -317,10 +320,7 @@ async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_tr
 async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajectory_and_stops_training(
     config: DictConfig, model: Path
 ) -> None:
-    import ray
-
     from rollout.training.statistics import ToolsChanged, check_failures
-    from rollout.verl.batch_statistics import statistics_collector
 
     turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
     assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []
@@ -328,8 +328,8 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
     first, second = traces(config)
     assert first.failure is not None and first.failure.kind == "tools_changed"
     assert first.turns[1].tools[0].text == "TURN" and second.turns == []
-    batch = ray.get(statistics_collector().drain.remote(False))
-    assert batch.failed_share == 1.0
+    batch = reported()
+    assert batch.failures.total() == len(batch.trajectories) == 2
     with pytest.raises(ToolsChanged) as caught:
         check_failures(batch, 1.0)
     message = str(caught.value)

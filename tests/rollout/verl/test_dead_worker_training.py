@@ -6,30 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from echo_training import JUDGED, ROWS, SHOUT_PLUM, prepare_training
+from echo_training import ENDING_AGENT, JUDGED, ROWS, SHOUT_PLUM, prepare_training
 from engine_log import read_records
 from verl_run import logged, train
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
 
 SAMPLES = 4
-AGENT = '''
-import os
-import signal
-
-
-class Ends:
-    """Plays as the built-in agent does. The first time of all, its process is killed after a call."""
-
-    async def play(self, turns):
-        while (await turns.generate()).calls:
-            await turns.call_tools()
-            try:
-                os.close(os.open(os.environ["KILLED_ONCE"], os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                continue
-            os.kill(os.getpid(), signal.SIGKILL)
-'''
 ENVIRONMENT = {**JUDGED, "agent": {"use": "ending_agent:Ends"}}
 
 
@@ -42,7 +25,7 @@ class Run:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("dead_worker")
-    (home / "ending_agent.py").write_text(AGENT)
+    (home / "ending_agent.py").write_text(ENDING_AGENT)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", str(home))  # also for the preparing commands, which import the agent
         overrides = prepare_training(home, ENVIRONMENT, SHOUT_PLUM, samples=SAMPLES)

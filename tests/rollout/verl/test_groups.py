@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transf
 WITHOUT_FILTER = {"enable": False, "metric": "reward", "max_inflight_gen_batches": 1}
 
 
-def buffer(refill: Callable[[int], None] | None = None, **sampler_kwargs: Any) -> Any:
-    from rollout.verl.replay_buffer import MCPReplayBuffer
+def buffer(refill: Callable[[int], None] | None = None, mode: str = "sync", **sampler_kwargs: Any) -> Any:
+    from rollout.verl.replay_buffer import MCPReplayBuffer, MCPReplayBufferAsync
 
     given = {"group_size": 4, "train_batch_size": 3, "filter_groups": WITHOUT_FILTER} | sampler_kwargs
-    return MCPReplayBuffer(
-        trainer_mode="sync",
+    return (MCPReplayBuffer if mode == "sync" else MCPReplayBufferAsync)(
+        trainer_mode=mode,
         trainer_config=OmegaConf.create({}),
         max_off_policy_threshold=8,
         max_off_policy_strategy="drop",
@@ -42,6 +42,47 @@ def finish(groups: dict[str, list[float]]) -> None:
             tag = {"status": "success", "seq_len": 4}
             tq.kv_batch_put([f"{uid}_{session}_0"], "train", list_of_dict_to_tensordict(fields), [tag])
         tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "finished", "global_steps": 1})
+
+
+def ended(group: str, *, withdrawn: bool) -> Any:
+    """What a worker reports of a trajectory."""
+    from rollout.trace.outcome import StrategyRecord
+    from rollout.training.statistics import TrajectoryStatistics
+
+    return TrajectoryStatistics(
+        validate=False,
+        values={"mcp/failed_share": float(withdrawn)},
+        tool_calls=0,
+        tool_errors=0,
+        failure="server_died: gone" if withdrawn else None,
+        tools_changed=None,
+        is_in_loss=not withdrawn,
+        group=group,
+        calls=(),
+        sampled_tokens=5,
+        worlds_lost=0,
+        strategy=StrategyRecord(),
+        has_branched=False,
+        path_s=0.0,
+    )
+
+
+@pytest.fixture
+def report(transfer_queue: None) -> Iterator[Callable[..., None]]:
+    """Reports groups by their numbers of trajectories that count and that were withdrawn."""
+    import ray
+
+    from rollout.verl.batch_statistics import statistics_collector
+
+    collector = statistics_collector()
+
+    def give(**groups: tuple[int, int]) -> None:
+        for group, (well, withdrawn) in groups.items():
+            for number in range(well + withdrawn):
+                ray.get(collector.add.remote(ended(group, withdrawn=number >= well)))
+
+    yield give
+    ray.kill(collector)
 
 
 def advantages(keys: list[str]) -> dict[str, float]:
@@ -81,7 +122,10 @@ def test_rows_with_one_trajectory_each_are_groups_of_their_own() -> None:
     assert len(batch.keys) == 3
 
 
-def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_not_end_training() -> None:
+@pytest.mark.parametrize(("mode", "refills"), [("sync", [2]), ("colocate_async", [3])])
+def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_not_end_training(
+    mode: str, refills: list[int]
+) -> None:
     refilled: list[int] = []
 
     def refill(count: int) -> None:
@@ -89,8 +133,8 @@ def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_
         finish({f"more{number}": [1.0, 0.0] for number in range(count)})
 
     finish({"equal": [1.0, 1.0, 1.0], "lone": [1.0], "none": []})
-    batch, metrics = buffer(refill, filter_groups=WITHOUT_FILTER | {"enable": True}).sample(1, "train", 3)
-    assert refilled == [2] and metrics["training/filter_groups/evicted_samples"] == 1
+    batch, metrics = buffer(refill, mode, filter_groups=WITHOUT_FILTER | {"enable": True}).sample(1, "train", 3)
+    assert refilled == refills and metrics["training/filter_groups/evicted_samples"] == 1
     assert batch.keys and all(key.startswith("more") for key in batch.keys)
 
 
@@ -117,31 +161,73 @@ def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
     assert {f"trace-{key.rsplit('_', 1)[0].replace('_', '-')}" for key in batch.keys}.isdisjoint(reasons)
 
 
-def test_a_batch_of_which_no_group_is_left_says_why() -> None:
-    import ray
+def test_a_batch_of_which_no_group_is_left_says_why(report: Callable[..., None]) -> None:
+    from rollout.training.statistics import TooManyFailures
 
-    from rollout.trace.outcome import StrategyRecord
-    from rollout.training.statistics import TooManyFailures, TrajectoryStatistics
-    from rollout.verl.batch_statistics import statistics_collector
-
-    kept = statistics_collector()
-    withdrawn = TrajectoryStatistics(
-        validate=False,
-        values={},
-        tool_calls=0,
-        tool_errors=0,
-        failure="server_died: gone",
-        tools_changed=None,
-        is_in_loss=False,
-        group="lone",
-        calls=(),
-        sampled_tokens=0,
-        worlds_lost=0,
-        strategy=StrategyRecord(),
-        has_branched=False,
-        path_s=0.0,
-    )
-    ray.get(kept.add.remote(withdrawn))
+    report(lone=(0, 1))
     finish({"lone": [1.0]})
     with pytest.raises(TooManyFailures, match=r"no group of the batch has 2 trajectories left(.|\n)*server_died: gone"):
         buffer(max_failed_share=1.0).sample(1, "train", 1)
+
+
+def test_asynchronous_batches_have_as_many_groups_as_were_asked_for_and_count_what_was_withdrawn(
+    report: Callable[..., None],
+) -> None:
+    refilled: list[int] = []
+
+    def refill(count: int) -> None:
+        refilled.append(count)
+        for number in range(count):
+            finish({f"more{number}": [1.0, 0.0, 1.0, 0.0]})
+            report(**{f"more{number}": (4, 0)})
+
+    finish({"whole": [1.0, 0.0, 1.0, 0.0], "lone": [1.0], "none": []})
+    # A group of the next batch has ended already; it counts there.
+    report(whole=(4, 0), lone=(1, 3), none=(0, 4), next=(4, 0))
+    sampling = buffer(refill, "colocate_async", max_failed_share=0.5)
+    batch, metrics = sampling.sample(1, "train", 3)
+    assert refilled == [2] and {key.split("_")[0] for key in batch.keys} == {"whole", "more0", "more1"}
+    assert (metrics["mcp/withdrawn_groups"], metrics["mcp/group_size/min"]) == (2, 4)
+    assert metrics["mcp/trajectories"] == 20 and metrics["mcp/failed_share"] == 7 / 20
+    finish({"next": [1.0, 0.0, 1.0, 0.0]})
+    _, metrics = sampling.sample(2, "train", 1)
+    assert (metrics["mcp/trajectories"], metrics["mcp/withdrawn_groups"], metrics["mcp/failed_share"]) == (4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "most", "message"),
+    [(0.5, 4, r"16 of 28 trajectories were withdrawn(.|\n)*server_died"), (1.0, 30, "31 groups were withdrawn whole")],
+)
+def test_asynchronous_training_stops_while_it_waits_for_a_batch_that_cannot_be_had(
+    report: Callable[..., None], allowed: float, most: int, message: str
+) -> None:
+    from rollout.training.statistics import TooManyFailures
+
+    refilled: list[int] = []
+
+    def refill(count: int) -> None:
+        refilled.append(count)
+        assert sum(refilled) <= most, "refilled without end"
+        for number in range(count):
+            finish({f"more{len(refilled)}x{number}": []})
+            report(**{f"more{len(refilled)}x{number}": (0, 4)})
+
+    finish({"none": []})
+    report(none=(0, 4))
+    with pytest.raises(TooManyFailures, match=message):
+        buffer(refill, "colocate_async", max_failed_share=allowed).sample(1, "train", 3)
+
+
+def test_the_batches_of_one_step_are_counted_together(report: Callable[..., None]) -> None:
+    from rollout.verl.replay_buffer import metrics_of
+
+    batches: list[Any] = []
+    for group, (well, withdrawn) in {"one": (4, 0), "two": (2, 2)}.items():
+        finish({group: [1.0, 0.0, 1.0, 0.0][:well]})
+        report(**{group: (well, withdrawn)})
+        sampling = buffer(None, "separate_async")
+        sampling.sample(1, "train", 1)
+        batches.append(sampling.sampled)
+    metrics = metrics_of(batches)
+    assert (metrics["mcp/trajectories"], metrics["mcp/sampled_tokens"], metrics["mcp/failed_share"]) == (8, 40, 0.25)
+    assert (metrics["mcp/group_size/min"], metrics["mcp/group_size/mean"]) == (2, 3)

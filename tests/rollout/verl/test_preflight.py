@@ -293,7 +293,6 @@ FILTERS = "algorithm.filter_groups.enable=True"
     [
         (["trainer.use_v1=False"], ["algorithm.adv_estimator", "grpo", "reward of 0", "set trainer.use_v1=True"]),
         ([FILTERS, "algorithm.filter_groups.metric=acc"], ["filter_groups.metric", "'acc'", "one of reward, letters"]),
-        ([FILTERS, "trainer.v1.trainer_mode=colocate_async"], ["algorithm.filter_groups", "trainer_mode=mcp_sync"]),
     ],
 )
 def test_what_withdrawn_trajectories_would_spoil_is_refused(
@@ -301,6 +300,55 @@ def test_what_withdrawn_trajectories_would_spoil_is_refused(
 ) -> None:
     message = preflight(*overrides)
     assert [part for part in said if part not in message] == [], message
+
+
+MODE, SAMPLER = "trainer.v1.trainer_mode", "trainer.v1.sampler"
+ASYNC = [f"{MODE}=mcp_colocate_async", f"{SAMPLER}.custom_sampler.name=MCPReplayBufferAsync"]
+SEPARATE = [f"{MODE}=mcp_separate_async", ASYNC[1], "data.train_batch_size=2"]
+ROLLOUT = "actor_rollout_ref.rollout"
+DEVICES = [f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1", f"{ROLLOUT}.checkpoint_engine.backend=gloo"]
+STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.actor.ppo_mini_batch_size=1"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([f"{MODE}=mcp_colocate_asink"], [f"{MODE}: is 'mcp_colocate_asink'", "did you mean 'mcp_colocate_async'"]),
+        (ASYNC[:1], [f"{SAMPLER}.custom_sampler.name", "max_off_policy_threshold", "MCPReplayBufferAsync"]),
+        (ASYNC[1:], [f"{SAMPLER}.custom_sampler.name: is MCPReplayBufferAsync", "set it to MCPReplayBuffer"]),
+        ([f"{SAMPLER}.sync_refill_failed_groups=True"], [f"{SAMPLER}.sync_refill_failed_groups"]),
+        (ASYNC, []),
+        (SEPARATE + STEPS + DEVICES, []),
+        (
+            SEPARATE + STEPS,
+            [f"{ROLLOUT}.nnodes", "checkpoint_engine.backend: is naive", "rollout.verl_cpu.gloo_weights"],
+        ),
+        (SEPARATE + DEVICES, ["actor.ppo_mini_batch_size: is 2", "parameter_sync_step (4)", "train_batch_size (2)"]),
+        ([f"{MODE}=mine"], [f"{MODE}: is 'mine'", "known modes: colocate_async, mcp_colocate_async"]),
+    ],
+)
+def test_a_trainer_mode_that_cannot_work_is_refused(
+    preflight: Preflight, overrides: list[str], said: list[str]
+) -> None:
+    message = preflight(*overrides)
+    assert [part for part in said if part not in message] == [] and bool(message) == bool(said), message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [
+        ([], False),
+        (ASYNC, True),
+        ([*ASYNC, "algorithm.rollout_correction.rollout_is=token"], False),
+        ([*ASYNC, "algorithm.rollout_correction.bypass_mode=True"], False),
+    ],
+)
+def test_stale_tokens_that_nothing_corrects_are_warned_of(
+    preflight: Preflight, overrides: list[str], warned: bool
+) -> None:
+    with capture_logs() as logs:
+        assert preflight(*overrides) == ""
+    assert any(entry.get("key") == "algorithm.rollout_correction.rollout_is" for entry in logs) is warned
 
 
 REWARD = """

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("imported_verl")
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
+SIZES = [name for name in RECIPES if name != "async"]
 BASE = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=rows.parquet"]
 
 
@@ -28,11 +29,11 @@ def keys(config: Any, prefix: str = "") -> set[str]:
 
 
 def test_there_is_one_for_one_gpu_and_one_for_eight() -> None:
-    gpus = {name: composed(f"recipe={name}").trainer.n_gpus_per_node for name in RECIPES}
+    gpus = {name: composed(f"recipe={name}").trainer.n_gpus_per_node for name in SIZES}
     assert gpus == {"qwen3_1gpu": 1, "qwen3_8gpu": 8, "bfcl_qwen3_1gpu": 1, "bfcl_qwen3_8gpu": 8}
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", SIZES)
 def test_our_section_is_accepted_and_its_weights_are_those_of_the_environment(name: str) -> None:
     from rollout.environment.config import load_environment
     from rollout.verl.settings import Settings
@@ -71,7 +72,7 @@ def test_every_section_is_accepted_by_verls_own_class(name: str) -> None:
         assert isinstance(omega_conf_to_dataclass(section), kind)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", SIZES)
 def test_a_whole_trajectory_fits_everywhere(name: str) -> None:
     config = composed(f"recipe={name}")
     rollout, actor = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
@@ -83,8 +84,15 @@ def test_a_whole_trajectory_fits_everywhere(name: str) -> None:
     assert config.data.train_batch_size * rollout.n % config.trainer.n_gpus_per_node == 0
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", SIZES)
 def test_a_long_thought_is_closed_with_room_for_a_call_in_the_same_turn(name: str) -> None:
     """A turn that its length cuts in mid-thought ends the trajectory."""
     ours = composed(f"recipe={name}").actor_rollout_ref.rollout.custom.mcp
     assert ours.tokens_per_turn - ours.thinking.tokens_per_turn >= 512
+
+
+def test_the_asynchronous_recipe_goes_with_the_others() -> None:
+    together, alone = composed("recipe=[qwen3_1gpu,async]"), composed("recipe=qwen3_1gpu")
+    assert together.trainer.v1.trainer_mode == "mcp_colocate_async"
+    assert together.algorithm.rollout_correction.rollout_is == "token"
+    assert together.data == alone.data and together.actor_rollout_ref.rollout == alone.actor_rollout_ref.rollout
