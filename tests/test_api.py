@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def python(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_examples_of_the_page_run_one_after_another(tmp_path: Path) -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     for example in EXAMPLES:
         done = python(example, tmp_path)
         assert done.returncode == 0, example + done.stderr
@@ -32,6 +33,17 @@ def test_the_page_lists_every_public_name() -> None:
     listed = set(re.findall(r"`(\w+)`", PAGE))
     assert sorted(set(mcp_rollout.__all__) - listed) == []
     assert [name for name in mcp_rollout.__all__ if not hasattr(mcp_rollout, name)] == []
+
+
+def test_the_signatures_of_the_page_are_those_of_the_source() -> None:
+    """After a change: `python docs/reference.py`."""
+    specification = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert specification is not None and specification.loader is not None
+    reference = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(reference)
+    (shown,) = reference.SIGNATURES.findall(PAGE)
+    assert shown == reference.signatures()
+    assert re.findall(r"^### (\w+)$", shown, re.MULTILINE) == sorted(mcp_rollout.__all__, key=str.lower)
 
 
 def test_importing_the_api_needs_no_training_stack(tmp_path: Path) -> None:

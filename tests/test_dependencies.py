@@ -24,8 +24,8 @@ DISTRIBUTIONS = {
 """Where the name differs from that of the module."""
 INSTALLED_APART = {"areal", "bfcl-eval", "sglang"}
 """Named in constraints/*.txt: they ask for other releases of what this package needs."""
-FOR_OTHERS = {"cachetools", "fastapi", "mpmath"}
-"""Declared for verl and bfcl-eval, which import them and are installed without them."""
+FOR_OTHERS = {"cachetools", "fastapi", "mcp-rollout", "mpmath", "vllm"}
+"""Declared for verl and bfcl-eval, which import them and are installed without them, and what verl starts."""
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -44,7 +44,7 @@ def distribution(module: str) -> str:
 
 def imported() -> dict[str, str]:
     """By distribution, one file that imports it."""
-    own = {*PACKAGES, *sys.stdlib_module_names}
+    own = {*PACKAGES, "mcp_rollout_start", *sys.stdlib_module_names}
     return {
         distribution(module): str(path.relative_to(ROOT))
         for package in PACKAGES

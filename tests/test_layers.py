@@ -33,13 +33,13 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "types", "decoding", "process"},
+    {"errors", "extras", "types", "decoding", "process"},
     {"environment", "formats"},
     {"trace", "shards"},
     {"loop", "tokens"},
     {"agents", "engines", "verl_cpu", "viewer"},
     {"training"},
-    {"areal", "evaluation", "contract", "doctor", "verl"},
+    {"areal", "evaluation", "contract", "doctor", "programs", "verl"},
     {"bench"},
     {"cli"},
     {"__init__"},

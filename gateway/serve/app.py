@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import anyio
 import structlog
-import uvicorn
 from anyio.abc import TaskGroup, TaskStatus
 from pydantic_core import to_json
 
@@ -31,7 +30,7 @@ from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
-from mcp_wire.http_server import Server, protocol
+from mcp_wire.http_server import http_server
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -283,19 +282,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
         connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
-        server = Server(
-            uvicorn.Config(
-                app,
-                http=protocol(app, connections, direct_bytes=config.max_request_bytes),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_graceful_shutdown=int(_STOP_S),
-            )
-        )
+        server = http_server(app, app, connections, direct_bytes=config.max_request_bytes, stop_s=_STOP_S)
         stopped = anyio.Event()
 
         async def listen() -> None:

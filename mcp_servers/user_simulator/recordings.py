@@ -119,7 +119,10 @@ def _recordings(source: Path) -> Iterator[Recording]:
 
 def _archived(file: Path) -> Iterator[Recording]:
     """The recording of each trace of an archive. Raises OSError if the file cannot be read, or lacks a column."""
-    from pyarrow import parquet  # pyright: ignore  # here, because the import takes half a second
+    try:
+        from pyarrow import parquet  # pyright: ignore  # here, because the import takes half a second
+    except ImportError as error:
+        raise ValueError(f"{file}: Parquet needs pyarrow, which is not installed: pip install pyarrow") from error
 
     opened: Any = parquet.ParquetFile(file)  # pyright: ignore  # pyarrow has no types
     with opened:

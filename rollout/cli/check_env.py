@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import anyio
@@ -20,9 +22,11 @@ from rollout.cli.options import (
 )
 from rollout.cli.output import Console
 from rollout.contract import Options, Outcome, Report, check_environment
+from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
-from rollout.loop.agent import build_agent
+from rollout.loop.agent import agent_settings, build_agent
 from rollout.loop.reward import check_reward
+from rollout.programs.trial import try_out
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 
@@ -39,6 +43,12 @@ def check_env(
     user_varies: Annotated[
         bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
     ] = False,
+    program: Annotated[
+        bool,
+        typer.Option(
+            "--program", help="Play one task by the environment's agent, a program, and list what it changes."
+        ),
+    ] = False,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
@@ -48,6 +58,8 @@ def check_env(
     loaded = load_with_tasks(environment, environments_dir, tasks_file)
     build_agent(loaded)
     check_reward(loaded)
+    if program:
+        return _try_out(loaded, as_json)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)
     report = anyio.run(check_environment, loaded, Options(tasks=tasks, task=item, user_varies=user_varies))
     if as_json:
@@ -55,6 +67,27 @@ def check_env(
     else:
         _print(report, Console())
     return int(not report.keeps_the_contract)
+
+
+def _try_out(loaded: Environment, as_json: bool) -> int:
+    if loaded.agent is None:
+        remedy = "name a program under agent: {use: rollout.programs.program:Program, with: {...}}"
+        raise ConfigError("the environment has no agent", file=loaded.file, key="agent", remedy=remedy)
+    with TemporaryDirectory() as directory:
+        trial = anyio.run(try_out, loaded, Path(directory))
+    found = [*agent_settings(loaded).items(), *trial.lines()]
+    if as_json:
+        print_json(
+            {"withdrawn": trial.trace.is_withdrawn, "seen": [{"about": about, "text": text} for about, text in found]}
+        )
+        return int(trial.trace.is_withdrawn)
+    table = plain_table()
+    table.add_column("", no_wrap=True)
+    table.add_column("seen", overflow="fold")
+    for about, text in found:
+        table.add_row(about, Text(text))
+    Console().print(table)
+    return int(trial.trace.is_withdrawn)
 
 
 def _print(report: Report, console: Console) -> None:

@@ -91,9 +91,10 @@ def init(
     allow_writes: AllowWrites = False,
     allow_outside: AllowOutside = False,
 ) -> int:
-    """Examine servers as `doctor` does, and write an environment with them, three tasks and a reward.
+    """Examine servers and write an environment with them, three tasks and a reward.
 
-    Exit status 0 where all servers can be trained against as written, else 1 or 3 as of `doctor`.
+    The examination is that of `doctor`. Exit status 0 where all servers can be trained against as written, else 1 or 3
+    as of `doctor`.
     """
     out = out or Path(servers.stem)
     if out.exists():

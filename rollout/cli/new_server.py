@@ -32,6 +32,8 @@ _FILES = {
 }
 
 
+_HAS_PARQUET = find_spec("pyarrow") is not None
+
 app = typer.Typer(add_completion=False)
 
 
@@ -63,6 +65,8 @@ def new_server(
     has_pytest = find_spec("pytest") is not None
     test = f"pytest {target / f'test_{name}.py'}" if has_pytest else f"mcp-rollout check-env {target / f'{name}.yaml'}"
     following = f"next: {test}; then {target / 'README.md'}"
+    if not _HAS_PARQUET:
+        following += "; rows for training need pip install 'mcp-rollout[parquet]', then mcp-rollout data"
     text = "\n".join([*paths, following])
     print_result({"name": name, "directory": str(target), "files": paths}, text, as_json=as_json)
     return 0
@@ -93,6 +97,8 @@ def _write(name: str, directory: Path) -> list[str]:
 
 def _write_rows(name: str, directory: Path) -> list[str]:
     written: list[str] = []
+    if not _HAS_PARQUET:
+        return written
     for split, tasks in anyio.run(_tasks, name, directory.resolve()).items():
         write_parquet(directory / f"{split}.parquet", tasks, split=split, agent="mcp_agent")
         written.append(f"{split}.parquet")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import anyio
 import typer
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.cassette.replaying import Missing
@@ -31,6 +32,7 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.harness import ALL
 from rollout.environment.rows import environment_tasks
+from rollout.environment.sections import AgentOverride
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
@@ -59,6 +61,9 @@ def run(
     rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1,
     split: Annotated[str | None, typer.Option(help="train, test or all; by default test, of --tasks all.")] = None,
+    agent_with: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An argument of the environments' agent; repeatable.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
     response_tokens: Annotated[
@@ -105,7 +110,9 @@ def run(
     split = split or ("test" if tasks is None else ALL)
     if tasks is not None and len(environments) > 1:
         raise ConfigError("is for one environment", key="--tasks", remedy="run the environments one after the other")
-    loaded = with_hosts(load_environments(environments, environments_dir, tool_format=written_as, tasks=tasks), hosts)
+    given = AgentOverride.model_validate({"with": dict(map(_argument, agent_with or ()))})
+    found = load_environments(environments, environments_dir, tool_format=written_as, tasks=tasks, agent=given)
+    loaded = with_hosts(found, hosts)
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     for environment in loaded:
@@ -169,6 +176,18 @@ def _json_object(text: str | None) -> dict[str, Any]:
     except ValidationError as error:
         remedy = """write it as in --body '{"max_completion_tokens": 2000}'"""
         raise ConfigError("is not a JSON object", key="--body", remedy=remedy) from error
+
+
+def _argument(option: str) -> tuple[str, Any]:
+    """An argument and its value, which is written as in YAML."""
+    name, equals, value = option.partition("=")
+    try:
+        if equals and name.isidentifier():
+            return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        pass
+    remedy = "write it as in --agent-with attempts=3"
+    raise ConfigError(f"no argument with a value: {option}", key="--agent-with", remedy=remedy)
 
 
 def _api_key(variable: str | None) -> str | None:

@@ -22,13 +22,13 @@ from rollout.cli.options import (
     template_text,
 )
 from rollout.cli.trace_stats import recorded_schemas
-from rollout.trace.archive import write_archive
+from rollout.extras import parquet_needed
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
 from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds, read_run_records
-from rollout.trace.trained import SUFFIX, export_trained
+from rollout.trace.trained_segment import SUFFIX
 from rollout.viewer.export import export_html
 
 
@@ -122,6 +122,9 @@ def _check_is_no_archive_of(directory: Path, output: Path) -> None:
 
 
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:
+    with parquet_needed(str(output)):
+        from rollout.trace.archive import write_archive
+        from rollout.trace.trained import export_trained
     ids: set[str] = set()
     homes: set[Path] = set()
 

@@ -7,70 +7,67 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gateway.errors import ConfigError
 from gateway.private_files import replacing
 from rollout.environment.task import Task, VerlColumns, WorldCall
+from rollout.extras import parquet_needed
 
-_MESSAGE = pa.struct({"role": pa.string(), "content": pa.string()})
-_WORLD = {"task": pa.string(), "seed": pa.int64()}
-_NAMES = pa.list_(pa.string())
-_CALLS = pa.string()  # JSON, since nested objects would be filled up with nulls
-_MCP = pa.struct(
-    {
-        "environment": pa.string(),
-        **_WORLD,
-        "tools": _NAMES,
-        "later_tools": _NAMES,
-        "setup": _CALLS,
-        "check": _CALLS,
+
+@cache
+def _schema() -> Any:
+    """The types are explicit: a column that is null in every row has its type, and two files can be concatenated."""
+    import pyarrow as pa
+
+    world, names = {"task": pa.string(), "seed": pa.int64()}, pa.list_(pa.string())
+    calls = pa.string()  # JSON, since nested objects would be filled up with nulls
+    mcp = {"environment": pa.string(), **world, "tools": names, "later_tools": names, "setup": calls, "check": calls}
+    extra_info = {
+        "index": pa.int64(),
+        "split": pa.string(),
+        "mcp": pa.struct(mcp),
+        # Read by our tool class under verl's stock tool_agent, see rollout/verl/tool_agent_sessions.py.
+        "tools_kwargs": pa.struct({"mcp": pa.struct(world)}),
     }
-)
-_EXTRA_INFO = {
-    "index": pa.int64(),
-    "split": pa.string(),
-    "mcp": _MCP,
-    # Read by our tool class under verl's stock tool_agent, see rollout/verl/tool_agent_sessions.py.
-    "tools_kwargs": pa.struct({"mcp": pa.struct(_WORLD)}),
-}
-# The types are explicit, so that a column that is null in every row has its type and two files can be concatenated.
-SCHEMA = pa.schema(
-    {
-        "data_source": pa.string(),
-        "agent_name": pa.string(),
-        "prompt": pa.list_(_MESSAGE),
-        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
-        "extra_info": pa.struct(_EXTRA_INFO),
-    }
-)
+    return pa.schema(
+        {
+            "data_source": pa.string(),
+            "agent_name": pa.string(),
+            "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+            "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+            "extra_info": pa.struct(extra_info),
+        }
+    )
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Read the rows of a file, in order.
 
     Raises:
-        ConfigError: the file does not exist, or is not a Parquet file.
+        ConfigError: the file does not exist, is not a Parquet file, or pyarrow is not installed.
     """
-    with _config_errors(path):
+    with _opened(path) as pq:
         table = pq.read_table(path)
     yield from table.to_pylist()
 
 
 def count_rows(path: Path) -> int:
     """The number of rows of a file, without reading them. Raises ConfigError as `read_rows`."""
-    with _config_errors(path), pq.ParquetFile(path) as file:
+    with _opened(path) as pq, pq.ParquetFile(path) as file:
         return file.metadata.num_rows
 
 
 @contextmanager
-def _config_errors(path: Path) -> Generator[None]:
+def _opened(path: Path) -> Generator[Any]:
+    """`pyarrow.parquet`, whose errors about this file become ConfigErrors."""
+    with parquet_needed(str(path)):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     try:
-        yield
+        yield pq
     except FileNotFoundError as error:
         raise ConfigError("no such file", file=path, remedy="write it with `mcp-rollout data`") from error
     except (OSError, pa.ArrowInvalid) as error:
@@ -81,10 +78,14 @@ def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> N
     """Write rows for verl; the file appears whole or not at all. A task keeps what its row had for verl's rewards.
 
     Raises:
-        ConfigError: the file cannot be written, or the tasks' own columns are of several types.
+        ConfigError: the file cannot be written, the tasks' own columns are of several types, or pyarrow is not
+            installed.
     """
+    with parquet_needed(str(path)):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     rows = [_row(index, task, split, agent) for index, task in enumerate(tasks)]
-    schema = SCHEMA
+    schema = _schema()
     for column, own in (("reward_model", ("ground_truth",)), ("extra_info", _own_keys(tasks))):
         schema = _widened(schema, column, own, rows, path)
     try:
@@ -99,8 +100,10 @@ def _own_keys(tasks: Sequence[Task]) -> list[str]:
     return list(dict.fromkeys(name for task in tasks if task.verl for name in task.verl.extra_info))
 
 
-def _widened(schema: pa.Schema, column: str, own: Iterable[str], rows: list[dict[str, Any]], path: Path) -> pa.Schema:
+def _widened(schema: Any, column: str, own: Iterable[str], rows: list[dict[str, Any]], path: Path) -> Any:
     """The schema with the types of a column's fields that the rows brought along."""
+    import pyarrow as pa
+
     place = schema.get_field_index(column)
     kinds = {each.name: each.type for each in schema.field(place).type.fields}
     for name in own:

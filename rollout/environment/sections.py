@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from gateway.errors import InvalidValue
+from gateway.config.pydantic_errors import validate
+from gateway.errors import ConfigError, InvalidValue
 
 
 class Section(BaseModel):
@@ -118,6 +119,35 @@ class AgentConfig(Section):
         if not re.fullmatch(r"[\w.]+:\w+", value):
             raise InvalidValue("names no class", "write package.module:Class")
         return value
+
+
+class AgentOverride(Section):
+    """A change of an environment's agent, by a trainer's section or an option."""
+
+    use: str | None = None
+    """Another class, which gets none of the environment's arguments."""
+    arguments: dict[str, Any] | None = Field(default=None, alias="with")
+    """Further or other arguments."""
+
+    def applied_to(self, own: AgentConfig | None, *, file: str, key: str) -> AgentConfig | None:
+        """The agent of an environment, changed.
+
+        Args:
+            own: the environment's own agent.
+            file: the environment's file, for errors.
+            key: where this override is given, for errors.
+
+        Raises:
+            ConfigError: arguments for an environment that names no agent, or `use` names no class.
+        """
+        if self.use is None and not self.arguments:
+            return own
+        if self.use is None and own is None:
+            problem = "gives arguments to an agent, and the environment names none"
+            raise ConfigError(problem, file=file, key=key, remedy="name one: agent.use, in the environment or here")
+        kept = {} if self.use is not None or own is None else own.arguments
+        given = {"use": self.use or (own and own.use), "with": kept | (self.arguments or {})}
+        return validate(AgentConfig, given, file=file, key=key)
 
 
 class FilterAction(StrEnum):

@@ -17,7 +17,7 @@ from rollout.engines.chat import BUDGET, ChatEngine
 from rollout.engines.engine import Engine
 from rollout.engines.recorded import RecordedEngine
 from rollout.environment.config import Environment, load_environment
-from rollout.environment.sections import Strategy
+from rollout.environment.sections import AgentOverride, Strategy
 from rollout.environment.task import Origin, Task
 from rollout.evaluation.resume import RunKey
 from rollout.loop.agent import build_agent
@@ -174,7 +174,12 @@ async def play_all(
 
 
 def load_environments(
-    names: Sequence[str], directory: Path | None, *, tool_format: str | None, tasks: Path | None = None
+    names: Sequence[str],
+    directory: Path | None,
+    *,
+    tool_format: str | None,
+    tasks: Path | None = None,
+    agent: AgentOverride | None = None,
 ) -> list[Environment]:
     """Read and validate environments.
 
@@ -183,6 +188,7 @@ def load_environments(
         directory: where names are looked up; None for the usual places.
         tool_format: How the model writes calls; None where there is no model.
         tasks: A file of tasks in place of the environments' own.
+        agent: a change of their agents.
 
     Raises:
         ConfigError: some are invalid; `ConfigErrors` for several faults.
@@ -193,6 +199,9 @@ def load_environments(
         with faults.collected():
             environment = load_environment(name, directory)
             environment = environment if tasks is None else environment.with_tasks(tasks)
+            if agent is not None:
+                changed = agent.applied_to(environment.agent, file=environment.file, key="--agent-with")
+                environment = environment.model_copy(update={"agent": changed})
             loaded.append(environment)
             for check in (build_agent, check_reward):
                 with faults.collected():

@@ -14,6 +14,7 @@ from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.scripted import WITHOUT_MODEL
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
+from rollout.loop.agent import agent_settings
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, describe_run
 
@@ -104,5 +105,5 @@ def evaluation_record(
         model=options.engine if Path(options.engine).is_dir() else options.tokenizer,
         chat_template=options.chat_template,
         sampling=asdict(options.sampling),
-        settings=settings,
+        settings=settings | agent_settings(environment),
     )

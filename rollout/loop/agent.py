@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
@@ -32,6 +32,30 @@ class Agent(Protocol):
         ...
 
 
+@runtime_checkable
+class Versioned(Protocol):
+    """An agent of software that the package does not come with."""
+
+    def version(self) -> str:
+        """What run records name it by; may start a program."""
+        ...
+
+
+def agent_settings(environment: Environment) -> dict[str, str]:
+    """What a run record says of the environment's agent. May start a program: not for an event loop."""
+    agent: object = build_agent(environment)
+    return {"program": agent.version()} if isinstance(agent, Versioned) else {}
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """An agent that cannot play every environment."""
+
+    def check(self, environment: Environment) -> None:
+        """Raises ConfigError where it cannot play this one. Called for each trajectory, and before any."""
+        ...
+
+
 def build_agent(environment: Environment) -> Agent | None:
     """Import the environment's agent and make an instance for one trajectory; None if it names none.
 
@@ -50,7 +74,7 @@ def build_agent(environment: Environment) -> Agent | None:
         raise ConfigError(f"{config.use}: {error}", file=file, key="agent.with", remedy=remedy) from error
     try:
         # A dataclass is built with its fields' types validated.
-        return _adapter(kind).validate_python(config.arguments) if is_dataclass(kind) else kind(**config.arguments)
+        agent = _adapter(kind).validate_python(config.arguments) if is_dataclass(kind) else kind(**config.arguments)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         key = ".".join(["agent.with", *map(str, fault["loc"])])
@@ -60,6 +84,10 @@ def build_agent(environment: Environment) -> Agent | None:
         raise ConfigError(problem, file=file, key="agent.use", remedy="annotate its fields with plain types") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.use}: {error}", file=file, key="agent.with", remedy="correct it") from error
+    checks: object = agent
+    if isinstance(checks, Checks):
+        checks.check(environment)
+    return agent
 
 
 def _find(config: AgentConfig, file: str) -> Any:

@@ -35,6 +35,8 @@ class Context:
     """With the task's later tools, which a completion is parsed by."""
     spans: Spans = NO_SPANS
     clock: Clock = field(default_factory=Clock)
+    line: Sequence[Message] | None = None
+    """The conversation that the context renders, where a program tells it; None where it is the trace's messages."""
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.
@@ -81,7 +83,8 @@ class Context:
         room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
         for attempt in range(ATTEMPTS):
             shown = [*messages[:-1], with_line(messages[-1], line)]
-            edit = self.tokens.messages(base, trace.messages, shown, self.schemas)
+            previous = trace.messages if self.line is None else self.line
+            edit = self.tokens.messages(base, previous, shown, self.schemas)
             left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
             if left >= 1:
                 # In place: the caller records this list, and the record has to have what the policy reads.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import anyio.lowlevel
 
+from gateway.errors import GatewayError
 from rollout.environment.sections import ThinkingLoss
 from rollout.environment.task import Task
 from rollout.errors import AgentError
@@ -18,12 +20,13 @@ from rollout.loop.clock import Clock
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits, is_time_over, shielded
-from rollout.loop.seal import Seal, lent_context
+from rollout.loop.outside import OutsideCalls
+from rollout.loop.seal import Seal, check_context, lent_context
 from rollout.loop.thinking import generate
 from rollout.loop.user import User
-from rollout.trace.events import ToolEvent
-from rollout.trace.record import StopReason, Trace
-from rollout.types import FinishReason, Message, Parsed, Policy, TurnSession
+from rollout.trace.events import Mark, MarkKind, ToolEvent
+from rollout.trace.record import StopReason, Trace, assistant_message
+from rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
 
 T = TypeVar("T")
 
@@ -33,6 +36,24 @@ class TrajectoryOver(BaseException):
 
     Not an `Exception`, so that an agent's own `except Exception` does not catch it.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A generation beside the conversation, in no segment: a title, a summary."""
+
+    parsed: Parsed
+    prompt_ids: Sequence[int]
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """Where a program's turn ended in its conversation, with its calls."""
+
+    line: list[Message]
+    length: int
+    calls: OutsideCalls
 
 
 class Turns:
@@ -74,10 +95,21 @@ class Turns:
         """Messages that the next generation reads; not rendered yet."""
         self._can_generate = True
         """Whether the context, with what is pending, ends where the policy continues."""
+        self._line: list[Message] | None = None
+        """The conversation that a program tells; None for an agent that takes turns by itself."""
+        self._heads: list[_Head] = []
+        """Of a program, by turn."""
+        self._worlds: Mapping[str, str] = {}
+        self._own: Collection[str] = ()
         self.is_busy = False
         self.is_over = False
         self.failure: Exception | None = None
         """What broke in a method. It withdraws the trajectory whatever the agent makes of it."""
+
+    @property
+    def trajectory(self) -> str:
+        """The id of this attempt."""
+        return self._trace.id
 
     @property
     def task(self) -> Task:
@@ -97,6 +129,16 @@ class Turns:
     def taken(self) -> int:
         """Number of turns so far."""
         return len(self._trace.turns)
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        return self._trace.stop_reason
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Ids that the last turn read, and ids that it sampled."""
+        sampled = self._trace.turns[-1].sampled
+        return len(self._trace.context) - sampled, sampled
 
     @property
     def tokens_left(self) -> int:
@@ -137,6 +179,8 @@ class Turns:
             self._parsed, self._unanswered, self._can_generate = parsed, True, False
             if self._trace.stop_reason is not None:
                 raise TrajectoryOver
+            if self._line is not None:
+                self._note_head(self._line, parsed)
             return self._given(parsed)
 
     async def call_tools(self) -> list[ToolEvent]:
@@ -193,6 +237,126 @@ class Turns:
             else:
                 before.append({"role": "user", "content": text})
 
+    # The rest of an agent's methods is for one that passes on a conversation which a program leads.
+
+    async def tell(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        worlds: Mapping[str, str],
+        why: str = "",
+        asides: Sequence[Aside] = (),
+    ) -> None:
+        """Begin the conversation, or begin another one in a segment of its own: these messages, rendered as they are.
+
+        Args:
+            tools: OpenAI-style schemas, as the program shows them to the policy.
+            worlds: By the name in `tools`, the exposed name of the world's tool.
+            why: What the program changed, where it has told a conversation before.
+            asides: Generations that these messages quote. Each becomes a turn, in the loss, before them.
+        """
+        await self._admit()
+        with self._operation():
+            self._leave()
+            for aside in asides:
+                self._adopt(aside)
+            self._worlds = worlds
+            self._own = {str(tool["function"]["name"]) for tool in tools} - worlds.keys()
+            self._take_line([dict(message) for message in messages], tools)
+            assert self._line is not None
+            if not self._trace.turns:
+                self._trace.messages[:] = [dict(message) for message in messages]
+                self._trace.open([])
+                return
+            self._trace.turns[-1].marks.append(Mark(kind=MarkKind.REWRITTEN, detail=why))
+            self._reopen(self._context.tokens.prompt(self._line, tools))
+
+    async def hear(self, results: Mapping[int, str], said: str = "", *, changed: str = "") -> None:
+        """Give the policy what a program answers its last turn with.
+
+        Args:
+            results: What the policy reads of each call, by its position in the turn.
+            said: A user's message; empty for none.
+            changed: What of the turn the program changed.
+        """
+        await self._admit()
+        with self._operation():
+            _require(self._heads and self._unanswered, "hear() needs an unanswered turn")
+            _require(results or said or self._calls, "hear() needs something that the policy reads")
+            self._pending = self._heads[-1].calls.settle(results)
+            if changed:
+                self._trace.turns[-1].marks.append(Mark(kind=MarkKind.CAME_BACK_CHANGED, detail=changed))
+            if said:
+                self._trace.turns[-1].agent_message = said
+                self._pending.append({"role": "user", "content": said})
+            self._unanswered, self._can_generate = False, True
+
+    async def go_back(self, turn: int, results: Mapping[int, str], said: str = "") -> None:
+        """Take the conversation up after an earlier turn, in a segment that begins with the ids up to there.
+
+        Args:
+            results, said: As in `hear`, for that turn.
+        """
+        await self._admit()
+        with self._operation():
+            _require(turn < len(self._heads), "go_back() needs an earlier turn")
+            self._leave()
+            head = self._heads[turn]
+            new = [*head.calls.messages(results), *([{"role": "user", "content": said}] if said else [])]
+            _require(new, "go_back() needs something that the policy reads")
+            base, previous = self._trace.ids_after(turn), head.line[: head.length]
+            edit = self._context.tokens.messages(base, previous, new, self._context.schemas)
+            self._take_line([*previous, *new], self._context.schemas)
+            self._trace.turns[-1].marks.append(Mark(kind=MarkKind.WENT_BACK, detail=f"to turn {turn + 1}"))
+            self._reopen(edit.applied_to(base))
+
+    async def aside(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int | None
+    ) -> Aside:
+        """Let the policy answer a conversation beside this one. It is in no segment, unless `tell` is given it."""
+        await self._admit()
+        with self._operation():
+            tokens, limits = self._context.tokens, self.limits
+            prompt = tokens.prompt(messages, tools)
+            most = [limits.response_tokens, *filter(None, (limits.tokens_per_turn, max_tokens))]
+            if limits.context_tokens is not None:
+                most.append(limits.context_tokens - len(prompt))
+            _require(min(most) >= 1, f"a request of {len(prompt)} tokens leaves no room in the engine's context")
+            completion = await self._policy.generate(list(prompt), max_tokens=min(most), turn=len(self._trace.turns))
+            return Aside(await tokens.parse(completion.ids, tools), prompt, completion)
+
+    async def call(self, name: str, arguments: dict[str, Any], *, position: int | None = None) -> tuple[Shown, bool]:
+        """Send a call that a program makes, at any time and beside others, and record it at once.
+
+        Args:
+            name: The exposed name.
+            position: Of the last turn's call that it is, where the program says so.
+
+        Returns:
+            What the program is given, and whether it is an error.
+        """
+        if self.is_over or self.failure is not None:
+            raise TrajectoryOver
+        if not self._heads:
+            return Shown(text="Not called: the model has not been asked yet."), True
+        turn = self._trace.turns[-1]
+        try:
+            return await self._heads[-1].calls.make(name, arguments, position)
+        except GatewayError as error:
+            self.failure = error
+            raise
+        finally:
+            turn.server_events.add(self._session.drain_server_events())
+            if not self.is_busy:  # the method that is under way hands over
+                self._hand_over()
+
+    def note_end(self, problem: str) -> None:
+        """Record what a program ended with; its trajectory is scored."""
+        self.check()
+        self._trace.turns[-1].marks.append(Mark(kind=MarkKind.PROGRAM_ENDED, detail=problem))
+        self._hand_over()
+
     async def begin(self) -> None:
         """Start the user. The library calls it before the agent plays."""
         if self._user is not None:
@@ -208,8 +372,7 @@ class Turns:
     def close(self) -> None:
         """Refuse every later call, and record the messages that no generation reads."""
         self.is_over = True
-        self._trace.messages += self._pending
-        self._pending = []
+        self._leave()
 
     @property
     def ending(self) -> StopReason:
@@ -266,9 +429,56 @@ class Turns:
         """Render what is pending. Raises TrajectoryOver where a limit is reached or it does not fit."""
         messages, self._pending = self._pending, []
         if messages:  # none where a generation is tried again that a timeout of the agent's own had cancelled
-            self._context.add(self._trace, messages)
+            try:
+                self._context.add(self._trace, messages)
+            finally:  # it has recorded them whatever it raises
+                self._log([])
+            if self._line is not None:
+                self._line += messages
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
+
+    def _take_line(self, line: list[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+        self._line, self._pending, self._unanswered, self._can_generate = line, [], False, True
+        self._context = replace(self._context, line=line, schemas=tools, callable_schemas=tools)
+
+    def _note_head(self, line: list[Message], parsed: Parsed) -> None:
+        """Record a turn of a program's, with its calls, which may be made from now on."""
+        line.append(assistant_message(parsed))
+        calls = OutsideCalls(
+            self._trace, self._session, self._context, parsed.calls, worlds=self._worlds, own=self._own
+        )
+        self._heads.append(_Head(line, len(line), calls))
+
+    def _leave(self) -> None:
+        """Record the messages that no generation reads."""
+        if self._heads and not self._heads[-1].calls.is_settled:
+            self._pending = self._heads[-1].calls.settle({})
+        self._log(self._pending)
+        self._pending = []
+
+    def _log(self, messages: Sequence[Message]) -> None:
+        self._trace.messages += messages
+        if self._heads and not self._heads[-1].calls.is_logged:
+            self._heads[-1].calls.log_unwritten()
+
+    def _reopen(self, ids: list[int]) -> None:
+        """Begin a segment with this prompt. Raises TrajectoryOver where a limit is reached or it does not fit."""
+        self._trace.stop_reason = self.limits.reached(self._trace, freed=len(self._trace.context) - len(ids))
+        if self._trace.stop_reason is not None:
+            raise TrajectoryOver
+        check_context(self._trace)
+        self._trace.open(ids)
+
+    def _adopt(self, aside: Aside) -> None:
+        """Make a generation beside the conversation a turn of it, in a segment of its own."""
+        check_context(self._trace)
+        self._trace.open(list(aside.prompt_ids))
+        edit = self._context.tokens.completion(self._trace.context, aside.completion.ids)
+        mask = self._context.environment.thinking.loss is ThinkingLoss.MASK
+        self._trace.add_completion(aside.completion, aside.parsed, edit, mask_thinking=mask)
+        self._note_head([], aside.parsed)
+        self._leave()
 
 
 def _is_unicode(text: str) -> bool:

@@ -26,8 +26,8 @@ from gateway.errors import ConfigError
 from gateway.private_files import private
 from rollout.trace.archive_records import records_of
 from rollout.trace.archive_rows import row_of
-from rollout.trace.columns import FORMAT_VERSION, LATER, SCHEMA, VERSION_KEY, encodings
-from rollout.trace.files import archive_of
+from rollout.trace.columns import FORMAT_VERSION, LATER, VERSION_KEY, encodings, schema
+from rollout.trace.files import TornArchive, archive_of
 from rollout.trace.journal import NotARecord, from_json, from_record, lines_of
 from rollout.trace.record import Trace
 
@@ -40,10 +40,6 @@ _GROUP_BYTES = 32 * 2**20
 _READ_ROWS = 64
 _SHORT_ROWS = 512
 """Rows without ids and results, that are read at a time."""
-
-
-class TornArchive(ConfigError):
-    """A file is not a whole archive. No writer leaves such a file; a copy that was interrupted may."""
 
 
 def archive(journal: Path) -> Path:
@@ -67,7 +63,7 @@ def write_archive(path: Path, traces: Iterable[Trace]) -> int:
     """
     partial = path.with_name(path.name + ".partial")
     rows = 0
-    with open(partial, "wb", opener=private) as file, pq.ParquetWriter(file, SCHEMA, **encodings()) as writer:
+    with open(partial, "wb", opener=private) as file, pq.ParquetWriter(file, schema(), **encodings()) as writer:
         group: list[pa.RecordBatch] = []
         for batch in _batches(traces):
             group.append(batch)
@@ -75,7 +71,7 @@ def write_archive(path: Path, traces: Iterable[Trace]) -> int:
             if sum(each.nbytes for each in group) >= _GROUP_BYTES:
                 writer.write_table(pa.Table.from_batches(group))
                 group = []
-        writer.write_table(pa.Table.from_batches(group, schema=SCHEMA))
+        writer.write_table(pa.Table.from_batches(group, schema=schema()))
     # The content before the name, and the name before the journal is removed: a crash at any point leaves one of them
     # whole.
     _synchronise(partial)
@@ -142,7 +138,7 @@ def _opened(path: Path) -> pq.ParquetFile:
     if version != FORMAT_VERSION:
         file.close()
         raise ConfigError(f"trace archive of version {version}, this program reads {FORMAT_VERSION}", file=path)
-    if lacking := [name for name in SCHEMA.names if name not in {*file.schema_arrow.names, *LATER}]:
+    if lacking := [name for name in schema().names if name not in {*file.schema_arrow.names, *LATER}]:
         file.close()
         raise TornArchive(f"lacks the columns {', '.join(lacking)}", file=path)
     return file
@@ -178,10 +174,10 @@ def _batches(traces: Iterable[Trace]) -> Iterator[pa.RecordBatch]:
         rows.append(row_of(trace))
         tokens += rows[-1]["tokens"]
         if tokens >= _BATCH_TOKENS:
-            yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+            yield pa.RecordBatch.from_pylist(rows, schema=schema())
             rows, tokens = [], 0
     if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+        yield pa.RecordBatch.from_pylist(rows, schema=schema())
 
 
 def _records(journal: Path) -> Iterator[Trace]:

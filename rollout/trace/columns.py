@@ -2,6 +2,8 @@
 # pyarrow ships no types.
 """Column layout of archived traces: one row per trajectory, plain Arrow types, each text once.
 
+pyarrow is imported where a schema is built: readers of journals need the names alone.
+
 `docs/schemas/archive.txt` lists the columns; a test compares it with this module. The lists of what happened in a turn
 (`generations`, `calls`, `user_replies`, `marks`, `server_requests`, `notifications`) have the turn's number in each
 element, counted from 0; -1 is before the first turn or after the last. `message` is an index into `messages`, counted
@@ -14,22 +16,23 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-import pyarrow as pa
-
 FORMAT_VERSION = 4
 """Version of the layout, in the file's metadata."""
 VERSION_KEY = b"mcp-rollout.traces"
 
-_TEXT, _FLAG, _SMALL, _INT, _REAL = pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64()
-_JSON = pa.string()
+Kind = str | list["Kind"] | dict[str, "Kind"]
+"""A type: the name of pyarrow's function for it, a list of one type, or a struct's fields."""
+
+_TEXT, _FLAG, _SMALL, _INT, _REAL = "string", "bool_", "int32", "int64", "float64"
+_JSON = _TEXT
 """A JSON text, for values without a fixed type."""
 
 
-def _structs(**fields: pa.DataType) -> pa.ListType:
-    return pa.list_(pa.struct(list(fields.items())))
+def _structs(**fields: Kind) -> Kind:
+    return [fields]
 
 
-_SELECTABLE: dict[str, pa.DataType] = {
+_SELECTABLE: dict[str, Kind] = {
     # Identity.
     "id": _TEXT,
     "environment": _TEXT,
@@ -67,11 +70,11 @@ _SELECTABLE: dict[str, pa.DataType] = {
     "elapsed_s": _REAL,
     "lease_wait_s": _REAL,
 }
-_CONTENT: dict[str, pa.DataType] = {
+_CONTENT: dict[str, Kind] = {
     "reward_parts": _structs(name=_TEXT, value=_REAL),
-    "reward_turns": pa.list_(_REAL),
-    "tools": pa.list_(_TEXT),  # that the row selects; null for all
-    "later_tools": pa.list_(_TEXT),  # that the row refuses until a reply of the user names them
+    "reward_turns": [_REAL],
+    "tools": [_TEXT],  # that the row selects; null for all
+    "later_tools": [_TEXT],  # that the row refuses until a reply of the user names them
     "answer": _TEXT,
     "world_calls": _JSON,  # of the task: its `setup`, `check` and `verl`, and the calls made; null without any
     "strategy": _JSON,  # how the trajectory was rolled out; null for a chain
@@ -94,9 +97,9 @@ _CONTENT: dict[str, pa.DataType] = {
         finish_reason=_TEXT,
         sampled=_SMALL,
         generations=_SMALL,
-        request_ids=pa.list_(_TEXT),
-        seeds=pa.list_(_INT),
-        trimmed=pa.list_(_SMALL),
+        request_ids=[_TEXT],
+        seeds=[_INT],
+        trimmed=[_SMALL],
         weights_first=_INT,
         weights_last=_INT,
         attempts=_structs(tokens=_SMALL, weights_version=_INT, seed=_INT),
@@ -130,7 +133,7 @@ _CONTENT: dict[str, pa.DataType] = {
         coerced=_JSON,
         structured=_JSON,
         state=_TEXT,
-        volatile=pa.list_(_TEXT),  # dotted paths of fields that differ each time, as the server says
+        volatile=[_TEXT],  # dotted paths of fields that differ each time, as the server says
         blocks=_structs(kind=_TEXT, mime_type=_TEXT, uri=_TEXT, size=_INT, sha256=_TEXT),
     ),
     "user_replies": _structs(
@@ -161,30 +164,43 @@ _CONTENT: dict[str, pa.DataType] = {
     "more_notifications": _SMALL,
     "has_logprobs": _FLAG,
     "segments": _structs(  # in order; one training sample each, if anything in it was sampled
-        prompt_ids=pa.list_(_SMALL),
-        response_ids=pa.list_(_SMALL),
-        loss_mask=pa.list_(pa.int8()),  # [len(response_ids)]
-        logprobs=pa.list_(pa.float32()),  # of the sampled tokens, which are those of spans `thinking` and `completion`
+        prompt_ids=[_SMALL],
+        response_ids=[_SMALL],
+        loss_mask=["int8"],  # [len(response_ids)]
+        logprobs=["float32"],  # of the sampled tokens, which are those of spans `thinking` and `completion`
         images=_SMALL,
         spans=_structs(kind=_TEXT, turn=_SMALL, start=_SMALL, end=_SMALL),  # [start, end) in response_ids
     ),
 }
 
-SCHEMA = pa.schema([*_SELECTABLE.items(), *_CONTENT.items()], metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
 LATER = frozenset({"world_calls"})
 """Columns that archives of this layout may lack, since they were added to it."""
 SELECTABLE = list(_SELECTABLE)
 """Columns without lists, which the index has as well."""
 ELEMENTS: dict[str, list[str]] = {
-    name: [each.name for each in kind.value_type.fields]
-    for name, kind in _CONTENT.items()
-    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
+    name: list(kind[0]) for name, kind in _CONTENT.items() if isinstance(kind, list) and isinstance(kind[0], dict)
 }
 """The fields of each column's elements."""
 ORIGIN = ("row", "sample", "split", "attempt", "parent", "branched_at", "uid", "engine")
 """Columns that are fields of the origin as they are."""
 LISTS_OF_NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
 """The long lists of a segment."""
+
+
+@cache
+def schema() -> Any:
+    """The layout as a `pyarrow.Schema`."""
+    import pyarrow as pa
+
+    def arrow(kind: Kind) -> Any:
+        if isinstance(kind, str):
+            return getattr(pa, kind)()
+        if isinstance(kind, list):
+            return pa.list_(arrow(kind[0]))
+        return pa.struct([(name, arrow(each)) for name, each in kind.items()])
+
+    columns = [(name, arrow(kind)) for name, kind in (_SELECTABLE | _CONTENT).items()]
+    return pa.schema(columns, metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
 
 
 @cache
@@ -212,21 +228,21 @@ def encodings() -> dict[str, Any]:
 
 def layout() -> str:
     """The columns with their types, a line each."""
-    return "".join(f"{name}: {kind}\n" for name, kind in zip(SCHEMA.names, SCHEMA.types, strict=True))
+    return "".join(f"{name}: {kind}\n" for name, kind in zip(schema().names, schema().types, strict=True))
 
 
 def _leaves() -> list[str]:
     found: list[str] = []
 
-    def add(path: str, kind: pa.DataType) -> None:
-        if pa.types.is_list(kind):
-            add(f"{path}.list.element", kind.value_type)
-        elif pa.types.is_struct(kind):
-            for each in kind.fields:
-                add(f"{path}.{each.name}", each.type)
+    def add(path: str, kind: Kind) -> None:
+        if isinstance(kind, list):
+            add(f"{path}.list.element", kind[0])
+        elif isinstance(kind, dict):
+            for name, each in kind.items():
+                add(f"{path}.{name}", each)
         else:
             found.append(path)
 
-    for each in SCHEMA:
-        add(each.name, each.type)
+    for name, kind in (_SELECTABLE | _CONTENT).items():
+        add(name, kind)
     return found

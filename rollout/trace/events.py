@@ -147,6 +147,16 @@ class MarkKind(StrEnum):
     """Results or a user message did not fit into the token budget even when cut; the trajectory ended."""
     THINKING_CLOSED = "thinking_closed"
     """The thinking budget closed the thought."""
+    UNASKED_CALL = "unasked_call"
+    """Calls of a program that the policy did not write; the policy may not have read their results."""
+    CAME_BACK_CHANGED = "came_back_changed"
+    """A program wrote the turn's calls anew; `detail` has each change. The policy reads them as it wrote them."""
+    WENT_BACK = "went_back"
+    """A program took the conversation up from an earlier turn; `detail` has its number."""
+    REWRITTEN = "rewritten"
+    """A program went on with another conversation, such as a summary, or with other tools; `detail` says what."""
+    PROGRAM_ENDED = "program_ended"
+    """A program ended with an error; `detail` has it, and the end of what it wrote."""
 
 
 @dataclass(kw_only=True)

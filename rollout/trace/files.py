@@ -8,10 +8,16 @@ from pathlib import Path
 
 import structlog
 
+from gateway.errors import ConfigError
+
 log = structlog.get_logger(__name__)
 
 JOURNAL_SUFFIX = ".jsonl"
 ARCHIVE_SUFFIX = ".traces.parquet"
+
+
+class TornArchive(ConfigError):
+    """A file is not a whole archive. No writer leaves such a file; a copy that was interrupted may."""
 
 
 class Skipped:

@@ -19,9 +19,9 @@ from typing import Any
 import structlog
 
 from gateway.private_files import private
-from rollout.trace.archive import TornArchive, rows_of
+from rollout.extras import parquet_needed
 from rollout.trace.entries import ARCHIVED, COLUMNS, Entry, entry_of, entry_of_row
-from rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, Skipped, no_records, sources
+from rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, Skipped, TornArchive, no_records, sources
 from rollout.trace.journal import NotARecord, from_json, lines_of
 
 log = structlog.get_logger(__name__)
@@ -247,6 +247,8 @@ class Index:
 
     def _archived(self, path: Path) -> Iterator[tuple[int, int, Entry]]:
         """Each row's number, the next one's, and the entry."""
+        with parquet_needed(str(path)):
+            from rollout.trace.archive import rows_of
         try:
             for number, row in enumerate(rows_of(path, ARCHIVED)):
                 yield number, number + 1, entry_of_row(row)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.errors import ConfigError
-from rollout.trace.archive import ArchiveReader, TornArchive
+from rollout.extras import parquet_needed
 from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
-from rollout.trace.files import ARCHIVE_SUFFIX, Skipped
+from rollout.trace.files import ARCHIVE_SUFFIX, Skipped, TornArchive
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
 from rollout.trace.record import Trace
-from rollout.trace.trained import TrainedSegment, read_trained
+from rollout.trace.trained_segment import TrainedSegment, trained_files
 
 _FLAGS = ("validate", "withdrawn")
 _PLACE = ("file", "place")
@@ -45,7 +45,7 @@ class Traces:
 
     def _open(self, index: Index) -> None:
         self._index = index
-        self._archive: ArchiveReader | None = None
+        self._archive: Any = None  # an ArchiveReader
 
     def __enter__(self) -> Self:
         self.refresh()
@@ -151,7 +151,12 @@ class Traces:
 
     def trained(self, entry: Entry) -> list[TrainedSegment]:
         """What a trainer computed on the trajectory's segments, by step; empty without a record of it."""
-        return list(read_trained(self.home_of(entry), trace=entry["id"], skipped=self.skipped))
+        home = self.home_of(entry)
+        if not trained_files(home):
+            return []
+        with parquet_needed(str(home)):
+            from rollout.trace.trained import read_trained
+        return list(read_trained(home, trace=entry["id"], skipped=self.skipped))
 
     def traces(
         self, *, where: str | None = None, sort: Sequence[str] = (), limit: int | None = None
@@ -164,6 +169,8 @@ class Traces:
         path, place = self._index.path_of(entry["file"]), entry["place"]
         if path.name.endswith(ARCHIVE_SUFFIX):
             if self._archive is None or self._archive.path != path:
+                with parquet_needed(str(path)):
+                    from rollout.trace.archive import ArchiveReader
                 self._archive = ArchiveReader(path)
             return self._archive.read(place)
         with path.open("rb") as file:

@@ -209,6 +209,14 @@ class Trace(Segment):
         self.context = list(prompt_ids)
         self._exempt_numbers()
 
+    def ids_after(self, turn: int) -> list[int]:
+        """The context as it was at the end of a turn's completion, a new list."""
+        for segment in (self, *reversed(self.earlier)):
+            ends = [span.end for span in segment.spans if span.turn == turn and span.kind.is_sampled]
+            if ends:
+                return segment.prompt_ids + segment.response_ids[: ends[-1]]
+        raise KeyError(turn)
+
     def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
         """Append a completion, its ids exactly as sampled. Masked thinking stays in the context and out of the loss."""
         self._apply(edit)

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
@@ -18,8 +19,8 @@ import structlog
 
 from gateway.errors import ConfigError
 from gateway.private_files import make_private, private
-from rollout.trace.archive import TornArchive, read_archive
-from rollout.trace.files import JOURNAL_SUFFIX, Source, no_records, sources
+from rollout.extras import parquet_needed
+from rollout.trace.files import JOURNAL_SUFFIX, Source, TornArchive, no_records, sources
 from rollout.trace.heartbeat import Heartbeat
 from rollout.trace.journal import NotARecord, from_json, is_large, lines_of, pieces, to_json
 from rollout.trace.record import Trace
@@ -42,6 +43,7 @@ class Archiver:
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
+        self._is_possible = True
         self._one_at_a_time = threading.Lock()
 
     def start(self, journal: Path) -> None:
@@ -50,6 +52,13 @@ class Archiver:
         A thread, since starting a process and waiting for it would hold the event loop. It runs no Python code in
         between, and does not keep the program from ending: the process then finishes by itself.
         """
+        if self._is_possible and find_spec("pyarrow") is None:
+            self._is_possible = False
+            log.warning(
+                "journals are not archived: pyarrow is not installed", remedy="pip install 'mcp-rollout[parquet]'"
+            )
+        if not self._is_possible:
+            return
         thread = threading.Thread(target=self._archive, args=[journal], name="archive", daemon=True)
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         thread.start()
@@ -233,6 +242,8 @@ def _read(source: Source) -> Iterator[Trace]:
             path = source.path
     try:
         if path is not None:
+            with parquet_needed(str(path)):
+                from rollout.trace.archive import read_archive
             yield from read_archive(path)
     except TornArchive as error:
         assert path is not None

@@ -19,7 +19,7 @@ from rollout.environment.sections import FilterAction, Strategy
 from rollout.trace.events import Mark, ToolEvent
 from rollout.trace.record import Trace, Turn
 from rollout.trace.segment import Segment, SpanKind
-from rollout.trace.trained import TrainedSegment
+from rollout.trace.trained_segment import TrainedSegment
 from rollout.types import shared_beginning
 
 FOLD = 160

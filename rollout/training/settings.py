@@ -15,7 +15,7 @@ from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment, environment_names, load_environment
 from rollout.environment.hosts_config import HostsConfig
 from rollout.environment.reward_config import RewardConfig
-from rollout.environment.sections import FiltersConfig, Section, StrategyConfig, ThinkingConfig
+from rollout.environment.sections import AgentOverride, FiltersConfig, Section, StrategyConfig, ThinkingConfig
 
 WORKERS_KEY = "actor_rollout_ref.rollout.agent.num_workers"
 """Where verl's configuration has the number of its agent-loop workers."""
@@ -114,6 +114,8 @@ class TrainingSettings(BaseModel):
     """Replaces single keys of the environment's `thinking`."""
     filters: FiltersOverride = FiltersOverride()
     """Replaces single keys of the environment's `filters`."""
+    agent: AgentOverride = AgentOverride()
+    """Replaces the environment's `agent.use`, and single arguments in `agent.with`."""
     strategy: StrategyOverride = StrategyOverride()
     """Replaces single keys of the environment's `strategy`."""
 
@@ -154,6 +156,7 @@ class TrainingSettings(BaseModel):
             "filters": overridden(environment.filters, self.filters),
             "strategy": overridden(environment.strategy, self.strategy),
             "reward": reward,
+            "agent": self.agent.applied_to(environment.agent, file=environment.file, key=f"{self.key}.agent"),
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
         hosts = self.hosts or environment.hosts

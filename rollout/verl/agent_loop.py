@@ -54,7 +54,7 @@ class MCPAgentLoop(AgentLoopBase):
     """
 
     def __init__(self, *args: Any, tools: ToolListWrap | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, tools=tools, **kwargs)  # verl's base class ignores it, its `ToolAgentLoop` does not
         self._pad_token_id: int = kwargs["tokenizer"].pad_token_id or 0
         end = kwargs["tokenizer"].eos_token_id
         self._end_ids: list[int] = [] if end is None else [end]
@@ -81,7 +81,7 @@ class MCPAgentLoop(AgentLoopBase):
             parts = runtime.reward_parts
             await self._play(runtime, trace, sampling_params, row)
             if not trace.is_withdrawn:
-                outputs = to_outputs(trace, parts, pad_token_id=self._pad_token_id)
+                outputs = self._outputs(trace, parts)
                 # verl copies those of the last output to the others.
                 outputs[-1].extra_fields["reward_extra_info"] |= self._verls_reward.extra if self._verls_reward else {}
         except (Exception, asyncio.CancelledError) as error:
@@ -96,6 +96,21 @@ class MCPAgentLoop(AgentLoopBase):
         if outputs:
             return outputs[0] if len(outputs) == 1 else outputs
         return [] if self.config.trainer.use_v1 else withdrawn_output(trace, parts, pad_token_id=self._pad_token_id)
+
+    def _outputs(self, trace: Trace, parts: tuple[str, ...]) -> list[AgentLoopOutput]:
+        """The training samples of a trajectory that counts."""
+        return to_outputs(trace, parts, pad_token_id=self._pad_token_id)
+
+    def _trainers_reward(self, runtime: Runtime, row: dict[str, Any]) -> VerlReward | None:
+        """verl's own reward of the trajectory, where the run has one."""
+        if not runtime.settings.has_custom_reward:
+            return None
+        compute_score = _BATCH.get().compute_score
+        if compute_score is None:
+            raise ConfigError("verl's reward is computed by our agent loop worker, which this run does not have")
+        timeout_s = runtime.settings.custom_reward_timeout_s
+        self._verls_reward = VerlReward(compute_score=compute_score, row=row, timeout_s=timeout_s)
+        return self._verls_reward
 
     async def _report(self, trace: Trace) -> None:
         """Report every outcome: a withdrawn trajectory that is not counted would disappear from training unnoticed."""
@@ -136,12 +151,6 @@ class MCPAgentLoop(AgentLoopBase):
 
         # v0 takes one sample of a trajectory, and validation measures the policy as it will be used.
         is_chain = trace.origin.validate_ or not self.config.trainer.use_v1
-        batch = _BATCH.get()
-        if runtime.settings.has_custom_reward:
-            if batch.compute_score is None:
-                raise ConfigError("verl's reward is computed by our agent loop worker, which this run does not have")
-            timeout_s = runtime.settings.custom_reward_timeout_s
-            self._verls_reward = VerlReward(compute_score=batch.compute_score, row=row, timeout_s=timeout_s)
         await roll_out(
             trace,
             environment=running.environment.as_chain if is_chain else running.environment,
@@ -151,8 +160,8 @@ class MCPAgentLoop(AgentLoopBase):
             limits=running.limits,
             store=runtime.store,
             tools=playable.tools,
-            group=batch.group,
-            trainers_reward=self._verls_reward,
+            group=_BATCH.get().group,
+            trainers_reward=self._trainers_reward(runtime, row),
             clock=WORKER.clock,
         )
 

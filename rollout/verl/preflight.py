@@ -42,6 +42,7 @@ from rollout.training.settings import share
 from rollout.types import ModelTokens
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.custom_reward import check_custom_reward
+from rollout.verl.engine_checks import check_cpu_engine, check_gpus, check_installed
 from rollout.verl.settings import (
     KEY,
     TEMPLATE_KEY,
@@ -57,13 +58,7 @@ from rollout.verl.settings import (
 from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_estimator, check_strategy, warn_of_useless_estimator
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import (
-    check_cpu_engine,
-    check_groups,
-    check_mode,
-    check_trainer,
-    warn_of_several_updates,
-)
+from rollout.verl.trainer_checks import check_groups, check_mode, check_trainer, warn_of_several_updates
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +97,8 @@ async def preflight(config: DictConfig) -> None:
 
     Raises:
         ConfigError: all problems of the configuration and the files that it names; without any, those of the
-            environments with their rows; without any, those of the prompts. Each has file, key and remedy.
+            environments with their rows; without any, those of the prompts and an engine that is not installed;
+            without any, missing GPUs. Each has file, key and remedy.
         GatewayError: a required server does not start.
     """
     settings = Settings.of(config)
@@ -112,16 +108,19 @@ async def preflight(config: DictConfig) -> None:
     shown = await check_environments(rows, settings, lock, workers_per_node=workers_per_node(config))
     if any(_has_stock_rows(config, path) for path in _files(config)):
         await _check_stock_lock(lock, checked=shown, workers=workers_per_node(config))
+    faults = Faults()
+    with faults.collected():
+        check_installed(config)
     if rows:
         tokens = _tokens(config)
-        faults = Faults()
         with faults.collected():
             check_model_length(config)
         with faults.collected():
             _check_prompts(config, tokens, rows, shown)
         with faults.collected():
             check_turns(tokens, rows, shown, key=f"{KEY}.chat_template")
-        raise_all(faults)
+    raise_all(faults)
+    check_gpus(config)  # last: without GPUs, all else can be validated
 
 
 def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Lock]:

@@ -17,6 +17,7 @@ from gateway.catalogue.tool_config import LockEntry
 from gateway.gateway import Gateway
 from gateway.logs import configure_logs_by_default
 from rollout.environment.config import Environment
+from rollout.loop.agent import agent_settings
 from rollout.loop.clock import Clock
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.run_record import RunRecord, describe_run
@@ -123,7 +124,7 @@ def record_of(
         engine="verl",
         model=model["path"],
         chat_template=model.get("custom_chat_template"),
-        settings={"tool_format": rollout["multi_turn"]["format"]},
+        settings={"tool_format": rollout["multi_turn"]["format"], **agent_settings(environment)},
         sampling={name: rollout[name] for name in _SAMPLING if name in rollout} | {"seed": Settings.of(config).seed},
         lock=rollout["multi_turn"]["tool_config_path"],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
@@ -12,13 +13,16 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from gateway.catalogue.tool_config import LockEntry, lock_entry
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
-from gateway.types import ContentKind
+from gateway.types import ContentKind, ToolResult
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.validation import LOCK_KEY
 from rollout.tokens.images import read_image
 from rollout.verl.runtime import WORKER
+
+CALLED: ContextVar[list[ToolResult | GatewayError]] = ContextVar("mcp_rollout_called")
+"""Set by a loop that wants to know what a call gave, before verl makes a `ToolResponse` of it; for one call."""
 
 
 class FullToolSchema(OpenAIFunctionToolSchema):
@@ -71,7 +75,15 @@ class MCPTool(BaseTool):
             GatewayError: the call failed; stock `tool_agent` shows the message to the policy.
         """
         session = await WORKER.tool_agent_sessions.get(kwargs["agent_data"], self.entry)
-        result = await session.call(self.name, parameters)
+        called = CALLED.get(None)
+        try:
+            result = await session.call(self.name, parameters)
+        except GatewayError as error:
+            if called is not None:
+                called.append(error)
+            raise
+        if called is not None:
+            called.append(result)
         metrics = {"is_error": result.is_error}
         response = ToolResponse(text=result.text)
         if self._images:

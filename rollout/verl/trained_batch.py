@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transfer_queue as tq
 
-from rollout.trace.trained import TrainedSegment, digest
+from rollout.trace.trained_segment import TrainedSegment, digest
 from rollout.verl.output import SEGMENT_KEY, TRACE_KEY
 from rollout.verl.rolled_out import VERSIONS_COLUMN
 

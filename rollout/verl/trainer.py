@@ -28,7 +28,8 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from rollout.trace.trained import TrainedSegment, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import TrainedSegment
 from rollout.verl.agent_workers import MOST_ATTEMPTS
 from rollout.verl.batch_statistics import statistics_collector
 from rollout.verl.client import AttemptsClient

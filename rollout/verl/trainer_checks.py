@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
@@ -40,7 +37,6 @@ _MODULES = "VERL_USE_EXTERNAL_MODULES"
 MODULES_KEY = f"ray_kwargs.ray_init.runtime_env.env_vars.{_MODULES}"
 """Where verl's configuration names the modules that its processes import first."""
 _MODULE = "rollout.verl.trainer"
-_CPU_DTYPES = ("float32", "bfloat16", "float16")
 _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 """Estimators without a baseline over the trajectories of a row."""
 
@@ -132,38 +128,6 @@ def check_trainer(config: DictConfig, settings: Settings) -> None:
     if given and (lost := [name for name in _names(os.environ.get(_MODULES)) if name not in given]):
         problem = f"hides {', '.join(lost)} of your environment's {_MODULES} from verl's processes"
         raise ConfigError(problem, key=MODULES_KEY, remedy=f"set it to {','.join([*given, *lost])}")
-
-
-def check_cpu_engine(config: DictConfig) -> None:
-    """Validate what the CPU engine computes in, and warn where the weights exceed what Ray holds in memory.
-
-    Raises:
-        ConfigError: `rollout.dtype` is not a type that the engine has.
-    """
-    rollout, key = config.actor_rollout_ref.rollout, "ray_kwargs.ray_init.object_store_memory"
-    if rollout.name != ROLLOUT_NAME:
-        return
-    if rollout.dtype not in _CPU_DTYPES:
-        remedy = f"one of {', '.join(_CPU_DTYPES)}"
-        raise ConfigError(f"is {rollout.dtype!r}", key="actor_rollout_ref.rollout.dtype", remedy=remedy)
-    files = Path(str(config.actor_rollout_ref.model.path)).glob("*.safetensors")
-    # The trainer sends all weights as one object, in float32.
-    needed = 4 * sum(math.prod(shape) for file in files for shape in _shapes(file))
-    given = OmegaConf.select(config, key)
-    if given is not None and needed > given:
-        log.warning(
-            "the model's weights do not fit in Ray's object store: it writes them to disk after each update",
-            key=key,
-            bytes=needed,
-            remedy=f"set it to {2 * needed}, or engine=cpu_135m",
-        )
-
-
-def _shapes(file: Path) -> list[list[int]]:
-    """The shapes of the tensors in a safetensors file, from its header."""
-    with file.open("rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    return [tensor["shape"] for name, tensor in header.items() if name != "__metadata__"]
 
 
 def external_modules(config: DictConfig) -> list[str]:

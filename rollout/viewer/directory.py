@@ -9,12 +9,13 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from gateway.errors import ConfigError
+from rollout.extras import parquet_needed
 from rollout.trace.entries import Entry
 from rollout.trace.files import Skipped
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
-from rollout.trace.trained import TrainedSegment, read_trained
+from rollout.trace.trained_segment import TrainedSegment, trained_files
 from rollout.viewer.filters import condition, quoted
 from rollout.viewer.token_view import TokenTexts, token_texts
 
@@ -135,6 +136,10 @@ def _trained_of(home: Path, ids: Iterable[str], step: int, skipped: Skipped) -> 
     """What a trainer computed on these trajectories, by id. `step` is theirs; asynchronous modes train them later."""
     wanted = set(ids)
     found: dict[str, list[TrainedSegment]] = {}
+    if not trained_files(home):
+        return found
+    with parquet_needed(str(home)):
+        from rollout.trace.trained import read_trained
     for each in read_trained(home, trace=wanted, step=step, skipped=skipped):
         found.setdefault(each.trace, []).append(each)
     # The step's file first: to look through the files of all steps takes far longer.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
-from rollout.trace.trained import TrainedSegment
+from rollout.trace.trained_segment import TrainedSegment
 from rollout.viewer.filters import TRUNCATED, condition
 from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
 

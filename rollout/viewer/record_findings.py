@@ -11,7 +11,7 @@ from mcp_wire.control_text import SPELLING
 from rollout.trace.drift import CallSeen, calls_seen, drifts
 from rollout.trace.entries import Entry
 from rollout.trace.record import Trace
-from rollout.trace.trained import digest
+from rollout.trace.trained_segment import digest
 from rollout.viewer.finding import EXAMPLES, Example, Found, Scope, check, title_of
 
 MOST_RECORDS = 256
@@ -27,6 +27,8 @@ class Compared:
     entry: Entry
     ids: bytes
     """Digest of the first segment."""
+    prompt: bytes
+    """Digest of the first segment's prompt."""
     calls: tuple[CallSeen, ...]
     spelled: str
     """The first control token that the policy spelled in a message or an argument, with what follows it."""
@@ -43,8 +45,9 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
         trace = scope.directory.traces.read(entry)
         first = trace.earlier[0] if trace.earlier else trace
         key = (entry["step"], entry["uid"] or (entry["task"], entry["seed"], entry["row"]))
-        ids = digest(first.prompt_ids, first.response_ids)
-        found[key].append(Compared(entry=entry, ids=ids, calls=calls_seen(trace), spelled=_spelled(trace)))
+        ids, prompt = digest(first.prompt_ids, first.response_ids), digest(first.prompt_ids, [])
+        seen = Compared(entry=entry, ids=ids, prompt=prompt, calls=calls_seen(trace), spelled=_spelled(trace))
+        found[key].append(seen)
     return list(found.values())
 
 
@@ -127,5 +130,21 @@ def drift(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (copies, drift, spelled_control_tokens)
+@check(
+    "Siblings with different prompts",
+    threshold=f"{_SAMPLE}, the first prompts of siblings differ",
+)
+def different_prompts(scope: Scope) -> Iterator[Found]:
+    groups = _siblings(scope)
+    differing = [group for group in groups if len({each.prompt for each in group}) > 1]
+    if not differing:
+        return
+    yield Found(
+        detail=f"{len(differing):,} of {len(groups):,} groups: their rewards compare different tasks. A program that "
+        "plays them may put a date, a path or what it found on the machine into its prompt.",
+        groups=[scope.group("one of each group", [each[0].entry for each in differing[:3]], view={"tab": "siblings"})],
+    )
+
+
+CHECKS = (copies, different_prompts, drift, spelled_control_tokens)
 """In the order of a report."""

@@ -11,7 +11,7 @@ from typing import Any
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
-from rollout.trace.trained import TrainedSegment
+from rollout.trace.trained_segment import TrainedSegment
 from rollout.types import shared_beginning
 from rollout.viewer.directory import Runs
 from rollout.viewer.filters import quoted

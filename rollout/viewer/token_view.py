@@ -11,7 +11,7 @@ from rollout.tokens.chatml import SPECIAL
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, file_digest
 from rollout.trace.segment import Segment
-from rollout.trace.trained import TrainedSegment, digest
+from rollout.trace.trained_segment import TrainedSegment, digest
 
 TOKENIZER = "tokenizer.json"
 

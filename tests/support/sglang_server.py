@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from engine_server import ROOT, running
 
-ROOT = Path(__file__).parents[2]
 SGLANG_PYTHON = ROOT / ".venv-sglang" / "bin" / "python"
-STARTING_S, ENDING_S = 300.0, 30.0
 
 needs_sglang = pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="SGLang is not installed: make sglang")
 
@@ -35,25 +28,15 @@ def running_sglang(model: Path, home: Path, *options: str, python: Path = SGLANG
     Raises:
         RuntimeError: it ended, or did not answer in time; the message ends with what it printed.
     """
-    port = _free_port()
-    address = f"http://127.0.0.1:{port}"
     logging = ["--log-requests", "--log-requests-level", "3", "--log-requests-format", "json"]
-    command = [python, "-m", "rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
-    command += ["--max-total-tokens", "65536", *logging, "--log-requests-target", home / "requests", *options]
-    home.mkdir(parents=True, exist_ok=True)
-    with open(home / "output.txt", "wb") as output:
-        server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + STARTING_S
-        while not _is_healthy(address):
-            if server.poll() is not None or time.monotonic() > deadline:
-                printed = (home / "output.txt").read_text(errors="replace")
-                raise RuntimeError(f"SGLang did not start (status {server.poll()}):\n{printed[-4000:]}")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(0.5)
+    logging += ["--log-requests-target", str(home / "requests")]
+
+    def command(port: int) -> list[str]:
+        start = [str(python), "-m", "rollout.verl_cpu.sglang_server", "--model-path", str(model), "--port", str(port)]
+        return [*start, "--max-total-tokens", "65536", *logging, *options]
+
+    with running(command, home) as address:
         yield address
-    finally:
-        _end(server)
 
 
 def requests_logged(directory: Path) -> list[dict[str, Any]]:
@@ -79,31 +62,3 @@ def _finished(event: dict[str, Any]) -> dict[str, Any]:
         "finish_reason": given["meta_info"]["finish_reason"],
         "sampling_params": asked["sampling_params"],
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def _is_healthy(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}/health", timeout=30):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """SGLang's processes end with the one that started them, but not at once."""
-    family = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = psutil.Process(server.pid).children(recursive=True)
-    server.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(ENDING_S)
-    server.kill()
-    server.wait(ENDING_S)
-    for process in psutil.wait_procs(family, timeout=ENDING_S)[1]:
-        process.kill()

@@ -11,7 +11,8 @@ from rollout.trace.events import Mark, MarkKind, UserEvent
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.trace.run_record import RunRecord, write_run_record
 from rollout.trace.store import TraceStore
-from rollout.trace.trained import TrainedSegment, digest, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import TrainedSegment, digest
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 STEPS, ROWS, SAMPLES = 4, 2, 4

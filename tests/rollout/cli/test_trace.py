@@ -21,7 +21,8 @@ from rollout.trace.outcome import StrategyRecord
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward
 from rollout.trace.store import TraceStore, read_traces
-from rollout.trace.trained import TrainedSegment, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import TrainedSegment
 
 
 @pytest.fixture(scope="module")

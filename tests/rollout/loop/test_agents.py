@@ -26,7 +26,7 @@ from rollout.cli.app import app
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import load_environment
 from rollout.environment.rows import environment_tasks
-from rollout.environment.sections import AgentConfig
+from rollout.environment.sections import AgentConfig, AgentOverride
 from rollout.environment.task import Origin
 from rollout.formats import hermes
 from rollout.loop.agent import build_agent
@@ -253,10 +253,46 @@ def test_a_run_takes_the_agent_from_the_environment_and_keeps_to_it(tmp_path: Pa
     assert json.loads(ran.stdout)["reward_mean"] == 1.0
     assert all(trace.agent is not None and trace.agent.arguments == {"attempts": 2} for trace in read_traces(out))
 
-    raw["agent"]["with"] = {"attempts": 3}
-    path.write_text(yaml.safe_dump(raw))
-    resumed = CliRunner().invoke(app, [*command, "--resume"])
+    resumed = CliRunner().invoke(app, [*command, "--resume", "--agent-with", "attempts=3"])
     assert resumed.exit_code != 0 and "by another agent" in str(resumed.exception or resumed.output)
+
+
+def test_a_run_takes_arguments_of_the_agent_beside_those_of_the_file(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ENVIRONMENTS / "gsm8k_tools.yaml").read_text())
+    raw["agent"] = {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
+    path, out = tmp_path / "gsm8k_tools.yaml", tmp_path / "out"
+    path.write_text(yaml.safe_dump(raw))
+    options = ["--agent-with", "attempts=3", "--agent-with", "feedback=Try: again"]
+    ran = CliRunner().invoke(app, ["run", str(path), "--engine", "expert", "-n", "1", "--out", str(out), *options])
+    assert "agent.with.feedback" in str(ran.exception)  # in YAML a mapping
+    options[-1] = "feedback='Try: again'"
+    ran = CliRunner().invoke(app, ["run", str(path), "--engine", "expert", "-n", "1", "--out", str(out), *options])
+    assert ran.exit_code == 0, ran.output
+    (trace,) = read_traces(out)
+    assert trace.agent is not None and trace.agent.arguments == {"attempts": 3, "feedback": "Try: again"}
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "expected"),
+    [
+        (None, {}, None),
+        ({"use": "a:B", "with": {"x": 1, "y": 2}}, {"with": {"y": 3}}, {"use": "a:B", "with": {"x": 1, "y": 3}}),
+        ({"use": "a:B", "with": {"x": 1}}, {"use": "c:D"}, {"use": "c:D", "with": {}}),
+        (None, {"use": "c:D", "with": {"z": 4}}, {"use": "c:D", "with": {"z": 4}}),
+    ],
+)
+def test_an_override_changes_single_arguments_or_the_class(own: Any, given: Any, expected: Any) -> None:
+    named = None if own is None else AgentConfig.model_validate(own)
+    changed = AgentOverride.model_validate(given).applied_to(named, file="shop.yaml", key="KEY")
+    assert (changed and changed.model_dump(by_alias=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"with": {"x": 1}}, "names none"), ({"use": "no colon"}, "names no class")]
+)
+def test_an_override_that_has_no_agent_is_refused_with_both_places(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^shop.yaml: KEY.*{said}"):
+        AgentOverride.model_validate(given).applied_to(None, file="shop.yaml", key="KEY")
 
 
 def test_the_package_is_not_imported_by_the_library() -> None:

@@ -23,7 +23,7 @@ from gateway.errors import ConfigError
 from gateway.types import Content, ContentKind, ToolResult
 from mcp_servers.user_simulator.recordings import load_recordings
 from rollout.trace.archive import ArchiveReader, archive, read_archive, write_archive
-from rollout.trace.columns import SCHEMA
+from rollout.trace.columns import schema
 from rollout.trace.events import UserEvent
 from rollout.trace.files import ARCHIVE_SUFFIX, archive_of
 from rollout.trace.journal import from_json, to_json
@@ -108,7 +108,7 @@ def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> Non
         trace.task = trace.task.model_copy(update={"environment": environment})
         trace.reward = Reward(score=1.0, parts={environment: 1.0})
         write_archive(tmp_path / f"{environment}{ARCHIVE_SUFFIX}", [trace])
-    assert all(pq.read_schema(path).equals(SCHEMA) for path in tmp_path.iterdir())
+    assert all(pq.read_schema(path).equals(schema()) for path in tmp_path.iterdir())
 
 
 def test_an_archive_from_before_tasks_had_calls_is_read(tmp_path: Path) -> None:

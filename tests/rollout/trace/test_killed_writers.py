@@ -29,7 +29,8 @@ from pathlib import Path
 from rollout.trace.archive import archive
 from rollout.trace.index import Index
 from rollout.trace.store import TraceStore
-from rollout.trace.trained import TrainedSegment, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import TrainedSegment
 from rollout.trace import index
 from trace_samples import recorded_trace
 

@@ -17,7 +17,8 @@ from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
 from rollout.trace.store import TraceStore
-from rollout.trace.trained import TrainedSegment, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import TrainedSegment
 
 TRAINED = {"retail-1": [0.0, 2.0], "retail-2": None}
 ROOT = Path(__file__).parents[3]

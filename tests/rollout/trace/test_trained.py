@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rollout.trace.trained import SUFFIX, TrainedSegment, digest, read_trained, write_trained
+from rollout.trace.trained import read_trained, write_trained
+from rollout.trace.trained_segment import SUFFIX, TrainedSegment, digest
 
 PROMPT, RESPONSE = [1, 2], [7, 8, 9, 10]
 TRAINED = TrainedSegment(

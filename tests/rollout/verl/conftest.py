@@ -26,6 +26,17 @@ def _queue() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A Ray in which the job's statistics collector, an actor, can run."""
+    import ray
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
 @pytest.fixture
 def transfer_queue(_queue: None) -> Iterator[None]:
     """verl's TransferQueue, in a Ray of this process; empty at the end of each test."""

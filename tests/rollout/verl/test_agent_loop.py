@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +49,6 @@ def environments(tmp_path: Path) -> Path:
     environment = {"servers": {"echo": server}, "reward": {"server": "echo", "parts": ["letters"]}}
     (directory / "echo.yaml").write_text(yaml.safe_dump(environment))
     return directory
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    import ray
-
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(params=["v0", "v1"])

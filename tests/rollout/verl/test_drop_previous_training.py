@@ -18,7 +18,8 @@ from verl_run import logged, train
 
 from rollout.trace.archive import archive, read_archive
 from rollout.trace.files import ARCHIVE_SUFFIX
-from rollout.trace.trained import digest, read_trained
+from rollout.trace.trained import read_trained
+from rollout.trace.trained_segment import digest
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 

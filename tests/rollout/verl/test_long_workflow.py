@@ -19,10 +19,12 @@ from verl_config import composed
 
 from mcp_servers.gsm8k_tools.server import TASKS, problem
 from rollout.formats import hermes
+from rollout.trace.record import StopReason
+from rollout.trace.store import read_traces
 from rollout.types import Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "closed_worker")]
+pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "cluster", "closed_worker")]
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = yaml.safe_load((ROOT / "configs" / "environments" / "gsm8k_tools.yaml").read_text())
@@ -61,7 +63,10 @@ def paying(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "scenarios.json").write_text(json.dumps({"*": {"opening": "Say plum.", "first": "a", "steps": steps}}))
     simulator = ["-m", "mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"]
     customer = {"command": "${python}", "args": simulator, "trusted": True}
-    return locked(home, servers=ENVIRONMENT["servers"] | {"customer": customer}, user={"server": "customer"})
+    reward = {**ENVIRONMENT["reward"], "weights": {"turns": 1}}
+    return locked(
+        home, servers=ENVIRONMENT["servers"] | {"customer": customer}, user={"server": "customer"}, reward=reward
+    )
 
 
 @pytest.fixture
@@ -81,11 +86,11 @@ class Client:
         from verl.workers.rollout.replica import TokenOutput
 
         text = next(self._texts)
-        if text == "kill":
+        if text.startswith("kill"):
             for child in psutil.Process().children(recursive=True):
                 if "mcp_servers.gsm8k_tools" in child.cmdline():
                     child.kill()
-            text = RIGHT
+            text = COUNT if text == "kill before a call" else RIGHT
         ids = self._tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
         self.contexts.append(list(prompt_ids))
         self.sampled += ids
@@ -113,7 +118,7 @@ async def run(config: DictConfig, model: Path, lock: Path, texts: list[str], **a
     )
     row = {
         "raw_prompt": [{"role": "user", "content": PROBLEM.prompt}],
-        "extra_info": {"index": 0},
+        "extra_info": {"index": 0, "mcp": {"environment": "gsm8k", "task": PROBLEM.task, "seed": PROBLEM.seed}},
         "tools_kwargs": {"mcp": {"task": PROBLEM.task, "seed": PROBLEM.seed}},
     }
     return await loop.run({"temperature": 1.0, "logprobs": True}, **row), client
@@ -131,7 +136,53 @@ async def test_a_live_user_answers_until_it_is_satisfied_and_the_server_scores(
     assert kept == client.sampled
     for earlier, later in pairwise([*client.contexts, output.prompt_ids + output.response_ids]):
         assert later[: len(earlier)] == earlier
-    assert output.extra_fields["turn_scores"] == [0.0, 0.0]
+    assert output.extra_fields["turn_scores"] == [0.0, 0.0, 0.0]
+
+
+async def test_the_trace_is_the_trajectory_as_verl_trains_on_it(
+    config: DictConfig, model: Path, lock: Path, tmp_path: Path
+) -> None:
+    thought = f"<think>\nHm.\n</think>\n\n{WRONG}"
+    output, client = await run(config, model, lock, [COUNT, thought, RIGHT, "never said"])
+    (trace,) = read_traces(tmp_path / "traces")
+    assert (trace.prompt_ids, trace.response_ids) == (output.prompt_ids, output.response_ids)
+    assert (trace.loss_mask, trace.logprobs) == (output.response_mask, output.response_logprobs)
+    first, second, third = trace.turns
+    (called,) = first.tools
+    assert (called.name, called.arguments, called.text) == ("calculate", {"expression": "20 + 3"}, "23")
+    assert (called.server, called.is_error, called.reward) == ("gsm8k", False, None) and called.elapsed_s > 0
+    assert second.thinking == "Hm." and (second.content, third.content) == (WRONG, RIGHT)
+    assert second.user is not None and second.user.message.startswith("That is not right.")
+    assert third.user is not None and third.user.done
+    sampled = [
+        token for span in trace.spans if span.kind.is_sampled for token in trace.response_ids[span.start : span.end]
+    ]
+    assert sampled == client.sampled and {span.turn for span in trace.spans} == {0, 1, 2}
+    assert [message["role"] for message in trace.messages[trace.opening :]] == [
+        *("assistant", "tool"),
+        *("assistant", "user"),
+        *("assistant", "user"),
+    ]
+    assert trace.reward is not None and trace.reward.score == output.reward_score
+    assert trace.reward.parts.keys() == {"answer", "steps"}
+    assert trace.stop_reason is StopReason.USER_DONE and trace.agent is not None
+    assert trace.agent.use == "long_workflow:LongWorkflowAgent"
+
+
+async def test_its_trajectories_are_counted_with_the_others(config: DictConfig, model: Path, lock: Path) -> None:
+    import ray
+
+    from rollout.verl.batch_statistics import statistics_collector
+
+    collector = statistics_collector()
+    ray.get(collector.drain.remote(False))
+    output, _ = await run(config, model, lock, [COUNT, RIGHT])
+    await run(config, model, lock, ["kill"])
+    counted = ray.get(collector.drain.remote(False)).trajectories
+    assert [one.values["mcp/failed_share"] for one in counted] == [0.0, 1.0]
+    assert counted[0].values["mcp/score/mean"] == output.reward_score
+    info = output.extra_fields["reward_extra_info"]
+    assert (info["mcp_turns"], info["mcp_tool_calls"], info["mcp_truncated"]) == (2.0, 1.0, 0.0)
 
 
 async def test_a_scripted_user_says_its_turns_in_order_and_no_more(config: DictConfig, model: Path, lock: Path) -> None:
@@ -159,6 +210,23 @@ async def test_a_reply_is_paid_at_the_turn_that_earned_it(config: DictConfig, mo
     assert output.response_mask[first] == 1 and first < second <= rewards.index(0.5)
 
 
-async def test_a_world_that_breaks_withdraws_the_trajectory(config: DictConfig, model: Path, lock: Path) -> None:
-    output, _ = await run(config, model, lock, ["kill"])
+@pytest.mark.parametrize("text", ["kill", "kill before a call"])
+async def test_a_world_that_breaks_withdraws_the_trajectory(
+    text: str, config: DictConfig, model: Path, lock: Path, tmp_path: Path
+) -> None:
+    output, _ = await run(config, model, lock, [text, RIGHT])
     assert output == []
+    (trace,) = read_traces(tmp_path / "traces")
+    assert trace.failure is not None and trace.failure.kind != "internal_error" and len(trace.turns) == 1
+
+
+@pytest.mark.parametrize(("length", "turns", "stopped"), [(8192, 2, "turn_limit"), (40, 15, "token_limit")])
+async def test_a_limit_of_verls_loop_ends_the_trace_as_that_limit(
+    length: int, turns: int, stopped: str, config: DictConfig, model: Path, lock: Path, tmp_path: Path
+) -> None:
+    config.actor_rollout_ref.rollout.response_length = length
+    output, client = await run(config, model, lock, [COUNT] * 20, max_turns=turns)
+    (trace,) = read_traces(tmp_path / "traces")
+    assert trace.stop_reason == stopped and output.extra_fields["reward_extra_info"]["mcp_truncated"] == 1.0
+    assert trace.response_ids == output.response_ids and len(trace.response_ids) <= length
+    assert [*trace.response_ids, *(trace.turns[-1].trimmed)][-len(client.sampled) :][-1] == client.sampled[-1]

@@ -15,6 +15,7 @@ from verl_run import logged, train
 from gateway.catalogue.tool_config import read_lock
 from mcp_servers.gsm8k_tools.server import Attempts, problem
 from rollout.environment.parquet import read_rows
+from rollout.trace.store import read_traces
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
 
@@ -63,6 +64,10 @@ def test_the_example_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-8000:]
     metrics = logged(tmp_path)[1]
     assert 0 < metrics["critic/score/mean"] < 1 and metrics["actor/grad_norm"] > 0
+    assert metrics["mcp/trajectories"] == ROWS * SAMPLES and metrics["mcp/failed_share"] == 0.0
+    assert metrics["mcp/score/mean"] == pytest.approx(metrics["critic/score/mean"])
+    traces = list(read_traces(tmp_path / "traces"))
+    assert len(traces) == ROWS * SAMPLES and all(trace.reward and trace.turns for trace in traces)
     tokenizer = AutoTokenizer.from_pretrained(model)
     contexts = [tokenizer.decode(each["prompt_ids"]) for each in read_generations(engine_log)]
     assert sum("<tool_response>" in context for context in contexts) >= ROWS * SAMPLES / 2

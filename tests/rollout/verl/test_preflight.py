@@ -45,8 +45,6 @@ def preflight(
     """Runs the callback as Hydra does; returns the error message, "" if the preflight passes."""
     from rollout.verl.preflight import PreflightCallback
 
-    monkeypatch.setenv("VERL_PLATFORM", "cpu")
-
     def run(
         *overrides: str,
         environment: dict[str, Any] = ENVIRONMENT,
@@ -55,7 +53,9 @@ def preflight(
         index: object = 0,
         agent: str = "tool_agent",
         copies: int = 1,
+        platform: str = "cpu",
     ) -> str:
+        monkeypatch.setenv("VERL_PLATFORM", platform)
         (tmp_path / "environments").mkdir()
         (tmp_path / "environments" / "echo.yaml").write_text(yaml.safe_dump(environment))
         row = {"agent_name": "mcp_agent", "prompt": list(prompt), "extra_info": {"index": index, "mcp": mcp}}
@@ -507,6 +507,16 @@ def test_a_template_that_cannot_be_used_is_refused(preflight: Preflight, overrid
     assert said in preflight(*override.split())
 
 
+SGLANG = "actor_rollout_ref.rollout.name=sglang"
+
+
+@pytest.fixture
+def installed_sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site" / "sglang").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("installed_sglang")
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -517,13 +527,48 @@ def test_a_template_that_cannot_be_used_is_refused(preflight: Preflight, overrid
 def test_trajectories_that_the_model_has_no_room_for_are_refused(
     preflight: Preflight, overrides: list[str], said: list[str]
 ) -> None:
-    message = preflight("actor_rollout_ref.rollout.name=sglang", *overrides)
+    message = preflight(SGLANG, *overrides)
     assert [part for part in ["rollout.max_model_len", *said] if part not in message] == [], message
 
 
+@pytest.mark.usefixtures("installed_sglang")
 def test_the_model_has_room_where_an_engine_is_told_its_length(preflight: Preflight) -> None:
     overrides = ["data.max_response_length=32768", "actor_rollout_ref.rollout.max_model_len=32768"]
-    assert preflight("actor_rollout_ref.rollout.name=sglang", *overrides) == ""
+    assert preflight(SGLANG, *overrides) == ""
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+@pytest.mark.parametrize(
+    ("platform", "command"), [("cuda", "pip install --no-deps --require-hashes -r "), ("cpu", "make ")]
+)
+def test_an_engine_that_is_not_installed_is_said_with_the_command_that_installs_it(
+    preflight: Preflight, name: str, platform: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = [f"engine={name}"] if platform == "cuda" else [f"actor_rollout_ref.rollout.name={name}"]
+    message = preflight(*overrides, "data.max_prompt_length=2048", platform=platform)
+    assert f"rollout.name: {name} is not installed in " in message
+    (_, said) = message.split(command)
+    assert said.startswith(name) or Path(said.split(")")[0]).is_file()
+
+
+@pytest.mark.usefixtures("installed_sglang")
+@pytest.mark.parametrize("cluster", [None, "RAY_ADDRESS", "ray_init.address", "nnodes", "ray start"])
+def test_a_machine_without_a_gpu_trains_on_a_cluster_only(
+    cluster: str | None, preflight: Preflight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    if cluster == "RAY_ADDRESS":
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    elif cluster == "ray start":
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379")
+    overrides = {"ray_init.address": ["+ray_kwargs.ray_init.address=auto"], "nnodes": ["trainer.nnodes=2"]}
+    message = preflight("engine=sglang", *overrides.get(cluster or "", ()), platform="cuda")
+    if cluster is None:
+        assert "trainer.n_gpus_per_node: is 8, and no GPU is available" in message
+    else:
+        assert message == ""
 
 
 def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,9 @@ def test_the_engines_context_is_a_limit_of_the_trajectory(
 
 def test_what_is_given_counts() -> None:
     filters = {"void": {"penalty": 2.0}, "long_thinking": {"tokens": 4, "action": "mask"}}
-    made = applied(thinking={"context": "drop_previous"}, filters=filters, tell_budget=True)
+    agent = {"use": "a:B", "with": {"x": 1}}
+    made = applied(thinking={"context": "drop_previous"}, filters=filters, tell_budget=True, agent=agent)
+    assert made.agent is not None and made.agent.model_dump(by_alias=True) == agent
     assert made.thinking.context is ThinkingContext.DROP_PREVIOUS and made.thinking.tokens_per_turn == 9
     assert (made.filters.void.action, made.filters.void.penalty) == (FilterAction.PENALISE, 2.0)
     assert (made.filters.long_thinking.tokens, made.filters.long_thinking.action) == (4, FilterAction.MASK)

@@ -10,7 +10,8 @@ from trace_samples import recorded_trace
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
-from rollout.trace.trained import SUFFIX, TrainedSegment, write_trained
+from rollout.trace.trained import write_trained
+from rollout.trace.trained_segment import SUFFIX, TrainedSegment
 from rollout.viewer.pages import Pages
 
 

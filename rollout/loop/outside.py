@@ -1,0 +1,174 @@
+"""The calls of a turn that a program makes by itself: each is recorded when it is made, in the order of the completion.
+
+A program repeats a call in its own words. It is found by the id that the program was given for it, else by its name and
+arguments, with numbers compared as doubles. Calls that the policy did not write are recorded behind the turn's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from gateway.types import CallFault, Content, ContentKind, ToolResult, canonical_json
+from rollout.loop.context import Context
+from rollout.loop.filters import refused
+from rollout.loop.results import show
+from rollout.trace.events import Mark, MarkKind, ToolEvent, tool_message
+from rollout.trace.record import Trace
+from rollout.types import Call, Message, Shown, TurnSession
+
+UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+_NOT_MADE = ToolResult.error("The program did not make this call.")
+
+
+class OutsideCalls:
+    """The calls of the last turn.
+
+    Args:
+        worlds: By the name that the policy was shown, the exposed name of the world's tool.
+        own: Names of the program's own tools.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        session: TurnSession,
+        context: Context,
+        calls: Sequence[Call],
+        *,
+        worlds: Mapping[str, str],
+        own: Collection[str],
+    ) -> None:
+        self._trace, self._session, self._context = trace, session, context
+        self._turn, self._at, self._most = trace.turns[-1], len(trace.messages), context.limits.parallel_calls
+        self._calls = [replace(call, name=worlds.get(call.name, call.name)) for call in calls]
+        self._written = len(calls)
+        self._sent = [at for at, call in enumerate(calls) if call.problem is None][: self._most]
+        self._open = [at for at in self._sent if calls[at].name in worlds]
+        """The world's calls that may still be made."""
+        self._own = [at for at in self._sent if at not in self._open and calls[at].name in own]
+        trace.add_calls(self._calls, [self._unmade(at) for at in range(self._written)])
+        self._made = 0
+        self.is_settled = self.is_logged = False
+        """Whether the policy's next turn reads them; whether their messages are in the trace."""
+
+    def _unmade(self, at: int) -> ToolResult:
+        call = self._calls[at]
+        if call.problem is not None:
+            return ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
+        if at not in self._sent:
+            return self._too_many
+        if at in self._open or at in self._own:
+            return _NOT_MADE
+        return ToolResult.error(f"Unknown tool {call.name!r}.", fault=CallFault.UNKNOWN_TOOL)
+
+    @property
+    def _too_many(self) -> ToolResult:
+        return ToolResult.error(f"Not called: at most {self._most} calls per turn are sent.")
+
+    async def make(self, name: str, arguments: dict[str, Any], position: int | None) -> tuple[Shown, bool]:
+        """Send a call of the program's.
+
+        Args:
+            position: The written call that the program names by its id.
+
+        Returns:
+            What the program is given, and whether it is an error.
+
+        Raises:
+            GatewayError: the world broke.
+        """
+        at = self._position(name, arguments, position)
+        if at is None and self._made >= self._most:
+            return Shown(text=self._too_many.text), True
+        self._made += 1
+        if at is None:
+            at = len(self._calls)
+            self._calls.append(Call(name=name, arguments=arguments))
+            (message,) = self._trace.add_calls(self._calls[at:], [UNDER_WAY])
+            if self.is_logged:
+                self._trace.messages.insert(self._at + at, message)
+        else:
+            self._open.remove(at)
+        began_at, began, result = time.time(), time.perf_counter(), UNDER_WAY
+        try:
+            result = await self._session.call(name, arguments)
+        finally:  # also where the world breaks or the trajectory ends: the call may have taken effect
+            shown = show(result, tool=name, config=self._context.environment.results, tokens=self._context.tokens)
+            if shown.images:  # a program passes on text
+                shown = Shown(text=result.text)
+            event = ToolEvent.of(self._calls[at], result, shown, self._server(name))
+            event.began_at, event.wait_s = began_at, max(0.0, time.perf_counter() - began - event.elapsed_s)
+            # The policy did not write these: a program in JavaScript, for one, rounds integers beyond 2^53.
+            written = self._calls[at].arguments
+            event.coerced |= {key: value for key, value in arguments.items() if value != written.get(key)}
+            self._turn.tools[at] = event
+            if self.is_logged:
+                self._trace.messages[self._at + at] = self._message(at)
+        return shown, result.is_error
+
+    def _position(self, name: str, arguments: Mapping[str, Any], named: int | None) -> int | None:
+        mine = [] if self.is_settled else [at for at in self._open if self._calls[at].name == name]
+        same = comparable(arguments)
+        equal = [at for at in mine if comparable(self._calls[at].arguments) == same]
+        return next(iter(([named] if named in mine else []) + equal), None)
+
+    def _server(self, name: str) -> str | None:
+        tool = self._session.tools.get(name)
+        return tool.server if tool is not None else None
+
+    def _message(self, at: int) -> Message:
+        event = self._turn.tools[at]
+        return tool_message(self._calls[at], event.text if event.shown is None else event.shown)
+
+    def settle(self, shown: Mapping[int, str]) -> list[Message]:
+        """Record what the policy reads of each call, and return the tool messages of those that it wrote.
+
+        Args:
+            shown: What the program gives the policy, by position. Of other calls it reads the result as recorded.
+        """
+        self.is_settled = True
+        for at, text in shown.items():
+            event = self._turn.tools[at]
+            if at in self._own:
+                result = ToolResult(content=(Content(kind=ContentKind.TEXT, text=text),))
+                self._turn.tools[at] = ToolEvent.of(self._calls[at], result, Shown(text=text), None)
+            elif text != (event.text if event.shown is None else event.shown):
+                event.shown = text
+        written = self._calls[: self._written]
+        faults = [ToolResult(fault=event.fault) for event in self._turn.tools[: self._written]]
+        known = {*self._session.tools, *(self._calls[at].name for at in self._own)}
+        self._turn.marks += refused(written, self._sent, known, faults)
+        return self.messages({})
+
+    def messages(self, shown: Mapping[int, str]) -> list[Message]:
+        """The tool messages of the calls that the policy wrote, with what the program gives it now."""
+        made = [self._message(at) for at in range(self._written)]
+        return [message | ({"content": shown[at]} if at in shown else {}) for at, message in enumerate(made)]
+
+    def log_unwritten(self) -> None:
+        """Put the messages of calls that the policy did not write behind the others, which are in the trace now."""
+        self.is_logged, at = True, self._at + self._written
+        self._trace.messages[at:at] = [self._message(at) for at in range(self._written, len(self._calls))]
+        if unasked := len(self._calls) - self._written:
+            self._turn.marks.append(Mark(kind=MarkKind.UNASKED_CALL, detail=f"{unasked} calls"))
+
+
+def comparable(value: Any) -> str:
+    """JSON that is equal for equal values, with numbers as doubles."""
+    return canonical_json(_as_doubles(value))
+
+
+def _as_doubles(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_doubles(each) for key, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_as_doubles(each) for each in cast("list[Any]", value)]
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return value
+    return value

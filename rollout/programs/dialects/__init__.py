@@ -1,0 +1,1 @@
+"""How programs write requests and read answers: chat completions, Responses, Messages."""

@@ -1,0 +1,98 @@
+"""Chat completions, `POST …/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import cast
+from uuid import uuid4
+
+from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable, normalised
+from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, invalid, most_tokens, text_of
+
+
+class Chat:
+    done = b"data: [DONE]\n\n"
+
+    def read(self, body: Json) -> Asked:
+        kind = cast("Json", body.get("response_format") or {}).get("type", "text")
+        if kind != "text":
+            raise Unreadable(f"answers of the format {kind} are not sampled here: leave response_format out")
+        given = cast("list[Json]", body.get("tools") or [])
+        return Asked(
+            messages=normalised([_message(each) for each in cast("list[Json]", body["messages"])]),
+            tools=[_tool(each) for each in given],
+            model=str(body.get("model", "")),
+            stream=bool(body.get("stream")),
+            max_tokens=most_tokens(body.get("max_completion_tokens"), body.get("max_tokens")),
+            ignored=ignored(body),
+        )
+
+    def document(self, answer: Answer, body: Json) -> Json:
+        message: Json = {"role": "assistant", "content": answer.text or None}
+        if answer.thinking:
+            message["reasoning_content"] = answer.thinking
+        if answer.calls:
+            message["tool_calls"] = _calls(answer)
+        choice = {"index": 0, "message": message, "finish_reason": _reason(answer), "logprobs": None}
+        return {**_head(body, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
+
+    def events(self, answer: Answer, body: Json) -> Iterator[Event]:
+        delta: Json = {"role": "assistant", "content": answer.text}
+        if answer.thinking:
+            delta["reasoning_content"] = answer.thinking
+        if answer.calls:
+            delta["tool_calls"] = [{"index": at, **each} for at, each in enumerate(_calls(answer))]
+        head = _head(body, "chat.completion.chunk")
+        yield "", {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        yield "", {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]}
+        yield "", {**head, "choices": [], "usage": _usage(answer)}
+
+    def waiting(self, body: Json) -> Event:
+        return "", {**_head(body, "chat.completion.chunk"), "choices": []}
+
+    def error(self, refusal: Refusal) -> Json:
+        return {"error": invalid(refusal)}
+
+    def failed(self, refusal: Refusal, body: Json) -> Event:
+        return "", self.error(refusal)
+
+
+def _message(given: Json) -> Json:
+    message: Json = {"role": given["role"], "content": text_of(given.get("content"))}
+    if calls := cast("list[Json]", given.get("tool_calls") or []):
+        message["tool_calls"] = [
+            call(each["id"], each["function"]["name"], each["function"]["arguments"]) for each in calls
+        ]
+    if given["role"] == "tool":
+        message["tool_call_id"] = given["tool_call_id"]
+    return message
+
+
+def _tool(given: Json) -> Json:
+    if given.get("type") != "function":
+        raise Unreadable(f"tools of type {given.get('type')} are not known here: offer functions")
+    own = given["function"]
+    return function(own["name"], own.get("description"), own.get("parameters"))
+
+
+def _calls(answer: Answer) -> list[Json]:
+    return [call(each.id, each.name, each.arguments) for each in answer.calls]
+
+
+def _reason(answer: Answer) -> str:
+    return "tool_calls" if answer.calls else "stop"
+
+
+def _head(body: Json, kind: str) -> Json:
+    return {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": body.get("model", ""),
+    }
+
+
+def _usage(answer: Answer) -> Json:
+    read, sampled = answer.prompt_tokens, answer.sampled_tokens
+    return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}

@@ -1,0 +1,164 @@
+"""Responses, `POST …/responses`: items instead of messages, and functions in namespaces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+from uuid import uuid4
+
+from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable, normalised
+from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, invalid, most_tokens, text_of
+
+_SEPARATOR = "__"
+
+
+class Responses:
+    done = b""
+
+    def read(self, body: Json) -> Asked:
+        kind = cast("Json", cast("Json", body.get("text") or {}).get("format") or {}).get("type", "text")
+        if kind != "text":
+            raise Unreadable(f"answers of the format {kind} are not sampled here: leave text.format out")
+        given: Any = body["input"]
+        items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        messages: list[Json] = []
+        if body.get("instructions"):
+            messages.append({"role": "system", "content": body["instructions"]})
+        for item in items:
+            _add(messages, item)
+        tools, others = _tools(body)
+        return Asked(
+            messages=normalised(messages),
+            tools=tools,
+            model=str(body.get("model", "")),
+            stream=bool(body.get("stream")),
+            max_tokens=most_tokens(body.get("max_output_tokens")),
+            ignored=[*ignored(body), *others],
+        )
+
+    def document(self, answer: Answer, body: Json) -> Json:
+        return _response(body, "completed", _items(answer, body), answer)
+
+    def events(self, answer: Answer, body: Json) -> Iterator[Event]:
+        for number, (name, data) in enumerate(_events(_response(body, "completed", _items(answer, body), answer))):
+            yield name, {"type": name, "sequence_number": number, **data}
+
+    def waiting(self, body: Json) -> Event:
+        name = "response.in_progress"
+        return name, {"type": name, "sequence_number": 0, "response": _response(body, "in_progress", [], None)}
+
+    def error(self, refusal: Refusal) -> Json:
+        return {"error": invalid(refusal)}
+
+    def failed(self, refusal: Refusal, body: Json) -> Event:
+        code = "context_length_exceeded" if refusal.is_length else "invalid_prompt"
+        response = _response(body, "failed", [], None) | {"error": {"code": code, "message": refusal.problem}}
+        return "response.failed", {"type": "response.failed", "sequence_number": 0, "response": response}
+
+
+def _add(messages: list[Json], item: Json) -> None:
+    """Add an item; those of one answer become one message."""
+    kind = item.get("type", "message")
+    if kind == "function_call_output":
+        content: Any = item["output"]
+        messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text_of(content)})
+    elif kind == "message" and item["role"] != "assistant":
+        messages.append({"role": item["role"], "content": text_of(item.get("content"))})
+    elif kind in ("message", "function_call"):
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": ""})
+        if kind == "message":
+            messages[-1]["content"] += text_of(item.get("content"))
+        else:
+            name = _SEPARATOR.join(filter(None, (item.get("namespace"), item["name"])))
+            messages[-1].setdefault("tool_calls", []).append(call(item["call_id"], name, item["arguments"]))
+    elif kind != "reasoning":
+        raise Unreadable(f"items of type {kind} cannot be shown to this policy")
+
+
+def _tools(body: Json) -> tuple[list[Json], list[str]]:
+    """The functions with flat names, and what else is offered, which a policy cannot call."""
+    found: list[Json] = []
+    others: list[str] = []
+    for tool in cast("list[Json]", body.get("tools") or []):
+        match tool.get("type"):
+            case "function":
+                found.append(function(tool["name"], tool.get("description"), tool.get("parameters")))
+            case "namespace":
+                for each in cast("list[Json]", tool["tools"]):
+                    name = f"{tool['name']}{_SEPARATOR}{each['name']}"
+                    found.append(function(name, each.get("description"), each.get("parameters")))
+            case kind:
+                others.append(f"tools of type {kind}")
+    return found, others
+
+
+def _items(answer: Answer, body: Json) -> list[Json]:
+    items: list[Json] = []
+    if answer.thinking:
+        summary = [{"type": "summary_text", "text": answer.thinking}]
+        items.append({"id": _id("rs"), "type": "reasoning", "summary": summary, "encrypted_content": "none"})
+    if answer.text:
+        content: list[Json] = [{"type": "output_text", "text": answer.text, "annotations": []}]
+        items.append(
+            {"id": _id("msg"), "type": "message", "status": "completed", "role": "assistant", "content": content}
+        )
+    spaces = [str(tool["name"]) for tool in cast("list[Json]", body.get("tools") or []) if tool["type"] == "namespace"]
+    for each in answer.calls:
+        space = next((one for one in spaces if each.name.startswith(one + _SEPARATOR)), None)
+        name: Json = {"name": each.name}
+        if space is not None:
+            name = {"namespace": space, "name": each.name.removeprefix(space + _SEPARATOR)}
+        own: Json = {"id": _id("fc"), "type": "function_call", "status": "completed", "call_id": each.id}
+        items.append({**own, **name, "arguments": each.arguments})
+    return items
+
+
+def _response(body: Json, status: str, items: list[Json], answer: Answer | None) -> Json:
+    read, sampled = (answer.prompt_tokens, answer.sampled_tokens) if answer is not None else (0, 0)
+    usage: Json = {"input_tokens": read, "output_tokens": sampled, "total_tokens": read + sampled}
+    usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    return {
+        **{"id": _id("resp"), "object": "response", "created_at": int(time.time()), "model": body.get("model", "")},
+        **{"status": status, "output": items, "usage": usage if answer is not None else None},
+        **{"parallel_tool_calls": True, "tool_choice": "auto", "tools": body.get("tools") or [], "error": None},
+        **{"incomplete_details": None, "instructions": None, "metadata": {}, "temperature": 1.0, "top_p": 1.0},
+    }
+
+
+def _events(response: Json) -> Iterator[Event]:
+    yield "response.created", {"response": {**response, "status": "in_progress", "output": [], "usage": None}}
+    for at, item in enumerate(response["output"]):
+        where: Json = {"output_index": at, "item_id": item["id"]}
+        yield "response.output_item.added", {"output_index": at, "item": {**item, **_EMPTY[item["type"]]}}
+        if item["type"] == "message":
+            part, text = {**where, "content_index": 0}, item["content"][0]["text"]
+            yield "response.content_part.added", {**part, "part": {**item["content"][0], "text": ""}}
+            yield "response.output_text.delta", {**part, "delta": text, "logprobs": []}
+            yield "response.output_text.done", {**part, "text": text, "logprobs": []}
+            yield "response.content_part.done", {**part, "part": item["content"][0]}
+        elif item["type"] == "reasoning":
+            part, summary = {**where, "summary_index": 0}, item["summary"][0]
+            yield "response.reasoning_summary_part.added", {**part, "part": {**summary, "text": ""}}
+            yield "response.reasoning_summary_text.delta", {**part, "delta": summary["text"]}
+            yield "response.reasoning_summary_text.done", {**part, "text": summary["text"]}
+            yield "response.reasoning_summary_part.done", {**part, "part": summary}
+        else:
+            yield "response.function_call_arguments.delta", {**where, "delta": item["arguments"]}
+            done = {"arguments": item["arguments"], "name": item["name"]}
+            yield "response.function_call_arguments.done", {**where, **done}
+        yield "response.output_item.done", {"output_index": at, "item": item}
+    yield "response.completed", {"response": response}
+
+
+_EMPTY: dict[str, Json] = {
+    "message": {"status": "in_progress", "content": []},
+    "reasoning": {"summary": []},
+    "function_call": {"status": "in_progress", "arguments": ""},
+}
+"""What an item lacks when it is announced."""
+
+
+def _id(kind: str) -> str:
+    return f"{kind}_{uuid4().hex}"

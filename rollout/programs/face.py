@@ -1,0 +1,235 @@
+"""The HTTP endpoint of a worker: for each trajectory a model and a world, at addresses with a key of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import anyio
+import structlog
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
+
+from mcp_wire.http_connections import Connections
+from mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
+from mcp_wire.http_server import http_server
+from rollout.programs.conversation import MODEL, SMALL, Answer, Refusal, Unreadable, Waiting
+from rollout.programs.dialects.chat import Chat
+from rollout.programs.dialects.dialect import Dialect, Event, Json
+from rollout.programs.dialects.messages import Messages
+from rollout.programs.dialects.responses import Responses
+from rollout.programs.process import Homes
+from rollout.programs.seat import Seat
+from rollout.programs.world import world_of
+from rollout.types import Message
+
+log = structlog.get_logger(__name__)
+
+DIALECTS: Mapping[str, Dialect] = MappingProxyType(
+    {"chat/completions": Chat(), "responses": Responses(), "messages": Messages()}
+)
+"""By the end of the path."""
+_MOST_BYTES = 32 << 20
+"""Longest request: a conversation of a long context, images excluded."""
+HOME = "/home/rollout-program"
+_BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 1.0
+_FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
+"""The one of each running event loop, while trajectories of programs are played there."""
+
+
+@dataclass(eq=False, slots=True)
+class Placed:
+    """A trajectory at the endpoint."""
+
+    seat: Seat
+    world: StreamableHTTPSessionManager
+    homes: Homes
+    events_s: float
+    key: str
+    url: str
+    home: str = ""
+    """The program's directory; `HOME` in its place in what the policy reads, so that siblings have the same prompts."""
+
+
+class Face:
+    """The endpoint: an ASGI application, and the `Site` of its connections."""
+
+    def __init__(self) -> None:
+        self._placed: dict[str, Placed] = {}
+        self._homes = Homes()
+        listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        connections = Connections(receive_s=_RECEIVE_S, unadmitted=_UNADMITTED)
+        self._server = http_server(self, self, connections, stop_s=_STOP_S)
+        # Clients wait in the listener's backlog until it is served.
+        self._tasks = [asyncio.ensure_future(self._server.serve(sockets=[listener]))]
+        self._tasks.append(asyncio.ensure_future(connections.sweep()))
+
+    @classmethod
+    @asynccontextmanager
+    async def placed(cls, seat: Seat, *, events_s: float) -> AsyncGenerator[Placed]:
+        """A place for a trajectory on the worker's endpoint, for the length of the block.
+
+        Args:
+            events_s: Pause between the events that keep a program waiting for an answer.
+        """
+        loop, key = asyncio.get_running_loop(), secrets.token_urlsafe(24)
+        # Taken, and given up below, without an `await` in between: an endpoint without a trajectory is closing.
+        if loop not in _FACES:
+            _FACES[loop] = cls()
+        face, world = _FACES[loop], world_of(seat, most_bytes=_MOST_BYTES)
+        placed = face._placed[key] = Placed(seat, world, face._homes, events_s, key, f"{face._url}/p/{key}")
+        try:
+            async with world.run():
+                yield placed
+        finally:
+            del face._placed[key]
+            if not face._placed:
+                del _FACES[loop]
+                await face._close()
+
+    async def _close(self) -> None:
+        self._server.should_exit = True
+        serving, sweeping = self._tasks
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([serving], timeout=2 * _STOP_S)
+            for task in (serving, sweeping):
+                task.cancel()
+            await asyncio.wait([serving, sweeping])
+            await self._homes.close()
+
+    # As `Site`.
+
+    def admit(self, request: Request) -> tuple[Placed, str]:
+        """The trajectory of a request, and the rest of its path."""
+        _, _, rest = request.target.partition(b"?")[0].decode("latin-1").partition("/p/")
+        key, _, path = rest.partition("/")
+        placed = self._placed.get(key)
+        if placed is None:
+            # 400, which programs do not repeat: also for the key of a trajectory that has ended.
+            problem = {"error": {"message": "there is no such trajectory", "type": "invalid_request_error"}}
+            raise NotAdmitted(DirectAnswer(400, to_json(problem)))
+        return placed, path
+
+    def may_answer(self, request: Request) -> bool:
+        return False
+
+    async def answer(self, request: Request) -> bool:
+        return False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        placed, path = scope["state"][BEARER]
+        if path.rstrip("/") == "mcp":
+            await placed.world.handle_request(scope, receive, send)
+            return
+        name = path.removeprefix("v1/").removeprefix("v1/").rstrip("/")
+        dialect = DIALECTS.get(name)
+        if dialect is not None and scope["method"] == "POST":
+            await _Exchange(placed, dialect, receive, send).run()
+        elif name == "models":
+            models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
+            await _respond(send, 200, {"object": "list", "data": models, "has_more": False})
+        else:
+            problem = f"nothing is served at {path[:100]!r}: there are {', '.join(DIALECTS)}"
+            await _respond(send, 400, {"error": {"message": problem, "type": "invalid_request_error"}})
+
+
+class _Exchange:
+    """One request for an answer of the model."""
+
+    def __init__(self, placed: Placed, dialect: Dialect, receive: Receive, send: Send) -> None:
+        self._placed, self._dialect, self._receive, self._send = placed, dialect, receive, send
+
+    async def run(self) -> None:
+        seat, dialect = self._placed.seat, self._dialect
+        try:
+            body = await self._body()
+            if body is None:  # the program has left
+                return
+            asked = dialect.read(body)
+        except (Unreadable, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            problem = str(error) if isinstance(error, Unreadable) else f"the request is malformed: {error!r}"
+            seat.refused = problem
+            await _respond(self._send, 400, dialect.error(Refusal(problem)))
+            return
+        waiting, had = seat.ask(asked)
+        if asked.stream:
+            await self._stream(waiting, had, body)
+            return
+        await waiting.done.wait()
+        if isinstance(waiting.outcome, Answer):
+            await _respond(self._send, 200, dialect.document(self._rest(waiting.outcome, had), body))
+        else:
+            await _respond(self._send, 400, dialect.error(waiting.outcome or seat.refusal))
+
+    def _rest(self, answer: Answer, had: Message | None) -> Answer:
+        return answer.without(had).at(HOME, self._placed.home)
+
+    async def _body(self) -> Json | None:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), bool(message.get("more_body"))
+            if size > _MOST_BYTES:
+                raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
+        raw, home = b"".join(parts), self._placed.home.encode()
+        body: Any = json.loads(raw.replace(home, HOME.encode()) if home else raw)
+        if not isinstance(body, dict):
+            raise Unreadable("the request is not a JSON object")
+        return cast("Json", body)
+
+    async def _stream(self, waiting: Waiting, had: Message | None, body: Json) -> None:
+        """Answer with events; a status that says more is possible until the first one."""
+        begun = False
+        while not waiting.done.is_set():
+            with anyio.move_on_after(self._placed.events_s):
+                await waiting.done.wait()
+                break
+            begun = begun or await self._begin()
+            await self._event(self._dialect.waiting(body))
+        if not isinstance(waiting.outcome, Answer):
+            refusal = waiting.outcome or self._placed.seat.refusal
+            if not begun:
+                await _respond(self._send, 400, self._dialect.error(refusal))
+                return
+            await self._event(self._dialect.failed(refusal, body))
+        else:
+            begun = begun or await self._begin()
+            for event in self._dialect.events(self._rest(waiting.outcome, had), body):
+                await self._event(event)
+            await self._send({"type": "http.response.body", "body": self._dialect.done, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _begin(self) -> bool:
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        return True
+
+    async def _event(self, event: Event) -> None:
+        name, data = event
+        head = f"event: {name}\n".encode() if name else b""
+        await self._send(
+            {"type": "http.response.body", "body": b"%sdata: %s\n\n" % (head, to_json(data)), "more_body": True}
+        )
+
+
+async def _respond(send: Send, status: int, document: Any) -> None:
+    body = to_json(document, inf_nan_mode="constants")
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,162 @@
+"""A program's directory and processes: both end with its trajectory, whatever the program does, and with the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import anyio
+import structlog
+
+from gateway.config.models import LeaseDirConfig
+from gateway.config.variables import child_env
+from gateway.leases.janitor import OWNER, Janitor
+from gateway.leases.sweeper import end, remove
+from gateway.transport.guard import exhausted, guarded, rlimits
+from rollout.errors import AgentError
+
+log = structlog.get_logger(__name__)
+
+_TAIL_BYTES = 4096
+_LAST_WORDS_S = 0.5
+"""How long the output of a program that has ended may take to arrive: a child of its may hold the pipe."""
+_KILL_S = 5.0
+"""How long the kernel may take to end a process that got SIGKILL."""
+
+
+class Homes:
+    """The directories of a worker's programs. Close it after the last of them."""
+
+    def __init__(self) -> None:
+        self._opening = anyio.Lock()
+        self._janitor: Janitor | None = None
+
+    @asynccontextmanager
+    async def home(self) -> AsyncGenerator[tuple[Path, str]]:
+        """A directory for the length of the block, and a mark; processes with it are gone afterwards."""
+        async with self._opening:
+            if self._janitor is None:
+                # By hand: `close` leaves it, in the task of the last program.
+                self._janitor = await Janitor(LeaseDirConfig()).__aenter__()
+        directory, mark = await self._janitor.directory(), self._janitor.mark()
+        try:
+            yield directory, mark
+        finally:
+            with anyio.CancelScope(shield=True):  # both are bounded
+                await anyio.to_thread.run_sync(end, {mark.encode()}.__contains__)
+                await anyio.to_thread.run_sync(remove, str(directory))
+
+    async def close(self) -> None:
+        if self._janitor is not None:
+            await self._janitor.__aexit__(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of each process, as of a server's, and the time between SIGTERM and SIGKILL."""
+
+    memory_mb: int | None
+    cpu_s: int | None
+    close_s: float
+
+
+async def run_process(
+    command: Sequence[str],
+    home: Path,
+    mark: str,
+    limits: Limits,
+    *,
+    files: Mapping[str, str],
+    env: Mapping[str, str],
+    stdin: str,
+) -> tuple[int, str]:
+    """Run a program in its directory until it ends; when cancelled, SIGTERM for its group, then SIGKILL.
+
+    Returns:
+        Its exit status, or minus the signal; and how it ended, with the end of what it wrote.
+
+    Raises:
+        AgentError: it cannot be started.
+    """
+    await anyio.to_thread.run_sync(_write, home, files)
+    argv = list(command)
+    if sys.platform == "linux":
+        argv = guarded(argv, rlimits(limits.memory_mb, limits.cpu_s))
+    try:
+        transport, watched = await asyncio.get_running_loop().subprocess_exec(
+            _Watched,
+            *argv,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            env=child_env({"HOME": str(home), "PWD": str(home), "NO_PROXY": "127.0.0.1", **env, OWNER: mark}),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise AgentError(f"the program cannot be started: {error}") from error
+    try:
+        if stdin:
+            pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
+            pipe.write(stdin.encode(errors="replace"))
+            pipe.write_eof()
+        await watched.exited.wait()
+        with anyio.move_on_after(_LAST_WORDS_S):
+            await watched.said_all.wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _kill(transport.get_pid(), watched, limits.close_s)
+        status = transport.get_returncode()
+        transport.close()
+    status = -signal.SIGKILL if status is None else status
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+    lines = [line.strip() for line in watched.tail.decode(errors="replace").splitlines()]
+    told = (exhausted(limits.memory_mb, limits.cpu_s, status, bytes(watched.tail)), " | ".join(filter(None, lines)))
+    return status, ": ".join((f"the program {how}", *filter(None, told)))
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+class _Watched(asyncio.SubprocessProtocol):
+    """A program's end, and the end of its output. Not asyncio's own: that one's `wait` waits for the pipes, too."""
+
+    def __init__(self) -> None:
+        self.exited, self.said_all, self.tail = anyio.Event(), anyio.Event(), bytearray()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.tail += data
+        del self.tail[:-_TAIL_BYTES]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self.said_all.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+
+async def _kill(pid: int, watched: _Watched, close_s: float) -> None:
+    """End the whole group, whether its first process has ended or not."""
+    for number, seconds in ((signal.SIGTERM, close_s), (signal.SIGKILL, _KILL_S)):
+        if watched.exited.is_set() and number is signal.SIGTERM:
+            continue
+        try:
+            os.killpg(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # the group is empty
+        with anyio.move_on_after(seconds):
+            await watched.exited.wait()
+    if not watched.exited.is_set():
+        log.warning("program.not_reaped", pid=pid)

@@ -1,0 +1,115 @@
+"""Try a program out: one trajectory of an environment with a scripted policy, and what the program changes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from gateway.leases.session import Session
+from gateway.types import Role
+from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
+from rollout.environment.config import Environment
+from rollout.environment.rows import environment_tasks
+from rollout.environment.startup import opened_environment
+from rollout.environment.task import Origin, Task
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
+from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore
+from rollout.types import Completion, Policy
+
+_RESPONSE = 1 << 20
+_TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
+_SHOWN = 200
+
+
+@dataclass
+class Trial:
+    trace: Trace
+    tools: list[str] = field(default_factory=list[str])
+    """As the program shows them to the policy."""
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """What was seen, each with its topic."""
+        trace = self.trace
+        outcome = str(trace.stop_reason) if trace.failure is None else f"{trace.failure.kind}: {trace.failure.message}"
+        yield "outcome", f"{outcome}, {len(trace.turns)} turns, {len(trace.segments)} segments"
+        if trace.reward is not None:
+            yield "score", f"{trace.reward.score:g}"
+        yield "tools", ", ".join(self.tools) or "none"
+        yield "prompt", f"{len((trace.earlier[0] if trace.earlier else trace).prompt_ids):,} bytes"
+        for number, turn in enumerate(trace.turns, 1):
+            for mark in turn.marks:
+                yield f"turn {number}", f"{mark.kind}: {mark.detail}" if mark.detail else str(mark.kind)
+            for event in turn.tools:
+                if event.shown is not None:
+                    yield (
+                        f"turn {number}",
+                        f"{event.name} gave {event.text[:_SHOWN]!r}, shown as {event.shown[:_SHOWN]!r}",
+                    )
+                if event.coerced:
+                    yield f"turn {number}", f"{event.name} was sent {json.dumps(event.coerced)[:_SHOWN]}"
+
+
+class _Renamed:
+    """A policy that calls tools by the names that the program shows it."""
+
+    def __init__(self, own: Policy, exposed: Sequence[str], trial: Trial) -> None:
+        self._own, self._exposed, self._trial = own, exposed, trial
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        tokens, trial = ByteTokens(), self._trial
+        if not trial.tools and (listed := _TOOLS.search(tokens.decode(ids))):
+            trial.tools = [json.loads(line)["function"]["name"] for line in listed[1].splitlines()]
+        said = await self._own.generate(ids, max_tokens=max_tokens, turn=turn)
+        text = tokens.decode(said.ids)
+        for exposed in self._exposed:
+            shown = next((name for name in trial.tools if name.endswith(exposed)), exposed)
+            text = text.replace(f'"name": {json.dumps(exposed)}', f'"name": {json.dumps(shown)}')
+        ids = tokens.encode(text)
+        return Completion(ids=ids, logprobs=[0.0] * len(ids), finish_reason=said.finish_reason)
+
+
+async def try_out(environment: Environment, directory: Path) -> Trial:
+    """Play the first test task: the expert's turns where there is an expert, else a random call and an answer.
+
+    Args:
+        directory: Of the trace.
+
+    Raises:
+        ConfigError: the servers do not start, or list no task.
+    """
+    async with opened_environment(environment) as gateway:
+        (task,) = await environment_tasks(environment, gateway, "test", 1)
+        trial = Trial(Trace.begin(uuid4().hex, task, Origin(engine="scripted")))
+
+        async def policy_for(session: Session) -> Policy:
+            return _Renamed(await _scripted(environment, session, task), list(session.tools), trial)
+
+        await roll_out(
+            trial.trace,
+            environment=environment,
+            gateway=gateway,
+            policy_for=policy_for,
+            tokens=ByteTokens(),
+            limits=Limits.of(
+                environment.limits.model_copy(update={"tokens_per_turn": None}), response_tokens=_RESPONSE
+            ),
+            store=TraceStore(directory),
+        )
+    return trial
+
+
+async def _scripted(environment: Environment, session: Session, task: Task) -> Policy:
+    encode = ByteTokens().encode
+    server = environment.tasks.server if environment.tasks is not None else None
+    if server is not None and session.has(Role.EXPERT, server):
+        return ScriptedPolicy(await expert_script(session, task, server), encode, stop=IM_END)
+    once = await RandomPolicy(session, encode, stop=IM_END, seed=task.seed).generate([], max_tokens=_RESPONSE, turn=0)
+    call = ByteTokens().decode(once.ids).removesuffix(IM_END)
+    return ScriptedPolicy([call, "Done."], encode, stop=IM_END)

@@ -1,0 +1,121 @@
+"""What real programs sent, sent again: every dialect, exactly; and the live programs over long conversations."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import told
+from recorded_programs import CASSETTES, CLIENTS, NODE, PROGRAMS, RETRY, agent, cutting, requests, script
+from told import Engine, played
+
+from rollout.loop.limits import Limits
+from rollout.programs.face import DIALECTS
+from rollout.trace.events import MarkKind
+from rollout.trace.record import StopReason
+from rollout.types import Completion
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
+LIMITS = Limits(response_tokens=400_000, context_tokens=400_000, assistant_turns=100)
+TURNS = 56
+NAMES = sorted(path.stem for path in CASSETTES.glob("*.jsonl"))
+REWRITE = {"claude_code", "opencode", "pydantic_ai_chat"}
+"""Programs that write the arguments of calls anew."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    told.SEEN.clear()
+    yield
+    told.SEEN.clear()
+
+
+def test_each_program_that_is_started_here_is_recorded() -> None:
+    assert NAMES == sorted(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_recorded_program_is_played_with_every_id_as_the_engine_saw_it(tmp_path: Path, name: str) -> None:
+    own = {"use": "recorded_programs:replaying", "arguments": {"name": name}}
+    engine = Engine(script(name), asides=("A title",))
+    function = {"use": "rollout.programs.program:Function", "with": own}
+    made = await played(tmp_path, (), agent=function, engine=engine, limits=LIMITS)
+    trace = made.trace
+    assert trace.failure is None and trace.stop_reason is StopReason.ANSWERED
+    assert made.differences() == 0 and [segment.turns_sampled for segment in trace.segments] == [[0, 1, 2]]
+    assert made.notes == [("plum", 3.0), ("a", 100.0), ("b\u00e4", 2.0)]
+    assert [event.server for turn in trace.turns for event in turn.tools] == ["desk"] * 3
+    changed = any(mark.kind is MarkKind.CAME_BACK_CHANGED for turn in trace.turns for mark in turn.marks)
+    assert changed == (name in REWRITE)
+    # What a program sends is what it was recorded with: nothing of the machine that it ran on.
+    assert not any("/tmp/" in json.dumps(sent) for sent in requests(name))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+async def test_a_live_program_is_exact_over_a_long_conversation_whatever_is_cut_and_malformed(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    missing = [each for each in (NODE, CLIENTS) if not each.is_dir()]
+    assert not missing, f"{missing} are missing: run `make programs clients`"
+    monkeypatch.setenv("PATH", f"{NODE}:{os.environ['PATH']}")
+    engine = Engine(script(name, TURNS), asides=("A title",))
+    repair = cutting(every=5) if name in RETRY else lambda: None
+    try:
+        made = await played(tmp_path, (), agent=agent(name), engine=engine, limits=LIMITS)
+    finally:
+        repair()
+    trace = made.trace
+    assert trace.failure is None, trace.failure
+    # Each text was said once, whatever was cut and asked again.
+    assert len(engine.log) == len(script(name, TURNS)) == len(trace.turns)
+    assert made.differences() == 0
+    assert [text for text, _ in made.notes[3:]] == [f"n{at}" for at in range(TURNS)]
+    seen = sum(len(read) + len(said) for read, said in engine.log)
+    (tmp_path / "positions").write_text(str(seen))
+    record_property("positions", seen)
+
+
+@dataclass
+class Compacting(Engine):
+    """Answers a program that has its conversation summarised."""
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        if "CHECKPOINT COMPACTION" in told.tokenizer_for("hermes").decode(ids[-1500:]):
+            done = len(self.log)
+            self.texts = [*self.texts[:done], "So far plum, a and b are noted; numbers are next.", *self.texts[done:]]
+        return await super().generate(ids, max_tokens=max_tokens, turn=turn)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+async def test_a_live_program_summarises_before_the_models_context_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{NODE}:{os.environ['PATH']}")
+    limits = Limits(response_tokens=400_000, context_tokens=25_000, assistant_turns=100)
+    made = await played(tmp_path, (), agent=agent("codex"), limits=limits, engine=Compacting(texts=script("codex", 30)))
+    trace = made.trace
+    assert trace.failure is None and trace.stop_reason is StopReason.ANSWERED
+    assert made.differences() == 0 and len(trace.segments) >= 5 and len(made.notes) == 33
+    assert all(len(segment.prompt_ids) + len(segment.response_ids) < 25_000 for segment in trace.segments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hashes_of_messages_would_lose_what_a_program_writes_anew(name: str) -> None:
+    """As where messages are compared by digests of their canonical JSON: those turns leave the loss, or fork."""
+    *_, last = (sent for sent in requests(name) if sent["path"].removeprefix("v1/") in DIALECTS)
+    asked = DIALECTS[last["path"].removeprefix("v1/")].read(last["body"])
+    written = [[{"text": "plum", "size": 3.0}], [{"text": "a", "size": 1e2}, {"size": 2, "text": "b\u00e4"}]]
+    lost = 0
+    answers = [message for message in asked.messages if message["role"] == "assistant"]
+    for told_once, message in zip(written, answers, strict=True):
+        again = [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]]
+        assert again == told_once
+        lost += json.dumps(again, sort_keys=True) != json.dumps(told_once, sort_keys=True)
+    assert lost == (2 if name in ("claude_code", "opencode") else 0)

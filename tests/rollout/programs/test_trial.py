@@ -1,0 +1,33 @@
+"""`check-env --program`: one trajectory of a program with a scripted policy, and what it changes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import yaml
+from typer.testing import CliRunner
+
+from rollout.cli.app import app
+
+ROOT = Path(__file__).parents[3]
+ODD = ROOT / "tests" / "support" / "odd_program.py"
+
+
+def test_a_program_is_tried_out_with_the_experts_turns(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ROOT / "configs" / "environments" / "calculator.yaml").read_text())
+    command = [sys.executable, str(ODD), "plain", "${model.url}", "${mcp.url}"]
+    agent = {"use": "rollout.programs.program:Program", "with": {"command": command}}
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(raw | {"agent": agent}))
+    done = CliRunner().invoke(app, ["check-env", str(tmp_path / "sums.yaml"), "--program", "--json"])
+    assert done.exit_code == 0, done.output
+    seen = {each["about"]: each["text"] for each in json.loads(done.stdout)["seen"]}
+    assert seen["program"] == f"{sys.executable}: Python {sys.version.split()[0]}"
+    assert seen["outcome"].startswith("answered") and seen["score"] == "1"
+    assert set(seen["tools"].split(", ")) == {"add", "subtract", "multiply", "divide", "evaluate"}
+
+
+def test_an_environment_without_an_agent_has_nothing_to_try_out() -> None:
+    done = CliRunner().invoke(app, ["check-env", "calculator", "--program"])
+    assert done.exit_code != 0 and "the environment has no agent" in str(done.exception)

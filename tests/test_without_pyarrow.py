@@ -1,0 +1,67 @@
+"""The core works without pyarrow, and what needs it says so in one message with the command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollout.trace.store import TraceStore, read_traces
+
+WITHOUT = "import sys; sys.modules['pyarrow'] = None; from rollout.cli import main; sys.argv[0] = 'mcp-rollout'; main()"
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", WITHOUT, *arguments]
+    environ = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("played")
+    done = run(home, "run", "calculator", "--engine", "expert", "-n", "2", "--out", "traces")
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def test_trajectories_are_played_listed_and_exported(played: Path) -> None:
+    assert len(list(read_traces(played / "traces"))) == 2
+    listed = run(played, "trace", "ls", "traces")
+    assert (listed.returncode, listed.stderr) == (0, "") and "calculator" in listed.stdout
+    exported = run(played, "trace", "export", "traces", "--html", "page")
+    assert exported.returncode == 0 and "2 trajectories" in exported.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("data", "calculator", "-n", "1", "-o", "rows.parquet"),
+        ("data", "--check", "rows.parquet"),
+        ("trace", "export", "traces", "--parquet", "-o", "columns.parquet"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_command_that_needs_it_says_so(arguments: tuple[str, ...], played: Path) -> None:
+    done = run(played, *arguments)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "Parquet needs pyarrow" in done.stderr and "pip install 'mcp-rollout[parquet]'" in done.stderr
+
+
+def test_an_archive_among_the_traces_is_said_and_not_skipped(played: Path, tmp_path: Path) -> None:
+    store = TraceStore(tmp_path / "traces", archive_bytes=1)
+    store.append(next(iter(read_traces(played / "traces"))))
+    assert store.wait_for_archives()
+    store.close()
+    done = run(tmp_path, "trace", "ls", "traces")
+    assert done.returncode == 2 and ".traces.parquet" in done.stderr and "mcp-rollout[parquet]" in done.stderr
+
+
+def test_a_new_environment_is_written_without_rows(tmp_path: Path) -> None:
+    done = run(tmp_path, "new-server", "shop")
+    assert done.returncode == 0 and "mcp-rollout[parquet]" in done.stdout
+    assert not list((tmp_path / "shop").glob("*.parquet")) and (tmp_path / "shop" / "shop.yaml").is_file()
