@@ -34,9 +34,9 @@ class Context:
     callable_schemas: Sequence[Mapping[str, Any]]
     """With the task's later tools, which a completion is parsed by."""
     spans: Spans = NO_SPANS
+    clock: Clock = field(default_factory=Clock)
     line: Sequence[Message] | None = None
     """The conversation that the context renders, where a program tells it; None where it is the trace's messages."""
-    clock: Clock = field(default_factory=Clock)
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.

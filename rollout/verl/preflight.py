@@ -58,12 +58,7 @@ from rollout.verl.settings import (
 from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_estimator, check_strategy, warn_of_useless_estimator
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import (
-    check_groups,
-    check_mode,
-    check_trainer,
-    warn_of_several_updates,
-)
+from rollout.verl.trainer_checks import check_groups, check_mode, check_trainer, warn_of_several_updates
 
 log = structlog.get_logger(__name__)
 

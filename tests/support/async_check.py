@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 TOLERANCE = 1e-5
 _MOST_TURNS = 20
+_SAMPLED = ("thinking", "completion")
 
 
 @dataclass(kw_only=True)
@@ -85,7 +86,8 @@ def _of_traces(run: AsyncRun) -> Iterator[str]:
     by_id = {trace["id"]: trace for trace in traces}
     for trace in traces:
         for number, turn in enumerate(trace["turns"][: _shared(trace)]):
-            if turn["attempts"] != by_id[trace["origin"]["parent"]]["turns"][number]["attempts"]:
+            root = by_id.get(trace["origin"]["parent"])
+            if root is None or turn["attempts"] != root["turns"][number]["attempts"]:
                 yield f"trace {trace['id']} turn {number}: not its root's attempts"
         for number, turn in enumerate(own[trace["id"]], _shared(trace)):
             where, requests = f"trace {trace['id']} turn {number}", _requests(by_seed, turn["seeds"][0])
@@ -143,7 +145,7 @@ def _sampled(trace: dict[str, Any], turn: int) -> tuple[list[int], list[float]]:
     logprobs: list[float] = []
     for segment in (*trace["earlier"], trace):
         for span in segment["spans"]:
-            if span["turn"] == turn and span["kind"] in ("thinking", "completion"):
+            if span["turn"] == turn and span["kind"] in _SAMPLED:
                 ids += segment["response_ids"][span["start"] : span["end"]]
                 logprobs += segment["logprobs"][span["start"] : span["end"]]
     return ids, logprobs
@@ -166,8 +168,11 @@ def _of_training(run: AsyncRun) -> Iterator[str]:
         if trace["stop_reason"] in (None, "failed", "aborted") or trace["origin"]["validate"]:
             yield f"trace {trace['id']} was trained on, and is withdrawn or of the validation"
         segment = [*trace["earlier"], trace][row["segment"]]
+        versions = _versions(trace, segment)
         if [bool(value) for value in segment["loss_mask"]] != row["mask"]:
             yield f"trace {trace['id']}: another mask"
+        elif [versions.get(place) for place in _places(row)] != row["versions"]:
+            yield f"trace {trace['id']}: other versions than those of its attempts"
     last = max((row["step"] for row in trained), default=0)
     done = {row["trace"] for row in run.trained}
     for trace in run.traces:
@@ -207,6 +212,17 @@ def _of_weights(run: AsyncRun) -> Iterator[str]:
             apart = max(abs(found[place].item() - recorded[place]) for place in places)
             if apart > TOLERANCE:
                 yield f"trace {row['trace']}: {apart:.1e} from what version {version} gives"
+
+
+def _versions(trace: dict[str, Any], segment: dict[str, Any]) -> dict[int, int]:
+    """The version of each sampled token of a segment, by the attempts of its turns."""
+    found: dict[int, int] = {}
+    for number, turn in enumerate(trace["turns"]):
+        spans = [span for span in segment["spans"] if span["turn"] == number and span["kind"] in _SAMPLED]
+        places = [place for span in spans for place in range(span["start"], span["end"])]
+        versions = [each["weights_version"] for each in turn["attempts"] for _ in range(each["tokens"])]
+        found |= dict(zip(places, versions, strict=False))
+    return found
 
 
 def _places(row: dict[str, Any]) -> list[int]:
