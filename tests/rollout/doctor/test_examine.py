@@ -307,7 +307,7 @@ async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:
 async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> None:
     entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"]}
     report = await report_on(entry, allow_writes=True)
-    assert report.fit and scope(report) == "process", report
+    assert report.fit and scope(report) == "shared", report  # which it declares
     assert report.determinism is not None and report.determinism.differing == ()
 
 
