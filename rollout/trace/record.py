@@ -58,10 +58,10 @@ class Turn:
 
     @property
     def versions(self) -> list[int | None]:
-        """The version of the weights by sampled id, as far as it is known."""
+        """The version of the weights by sampled id, as far as it is known; attempts that miss ids tell none."""
         found = [attempt.weights_version for attempt in self.attempts for _ in range(attempt.tokens)]
         first, last = self.weights_version
-        return found or [first if first == last else None] * self.sampled
+        return found if len(found) >= self.sampled else [first if first == last else None] * self.sampled
 
     @property
     def messages(self) -> int:

@@ -62,3 +62,14 @@ def logged(home: Path) -> dict[int, dict[str, Any]]:
     """What verl's `file` logger wrote, by step."""
     lines = (home / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines()
     return {record["step"]: record["data"] for record in map(json.loads, lines)}
+
+
+def reported() -> Any:
+    """The statistics that workers have sent since this was last asked."""
+    import ray
+
+    from rollout.verl.batch_statistics import statistics_collector
+
+    collector = statistics_collector()
+    groups = {one.group for one in ray.get(collector.of.remote()).trajectories}
+    return ray.get(collector.take.remote(groups))

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from structlog.testing import capture_logs
 from transformers import AutoTokenizer
 from verl_config import composed
+from verl_run import reported
 
 from rollout.formats import hermes
 from rollout.trace.record import Trace
@@ -274,17 +275,6 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
     assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[2])
     recorded = [(turn.request_ids, turn.seeds) for trace in traces(config) for turn in trace.turns]
     assert recorded == [([request], [seed]) for asked in runs for request, seed in asked]
-
-
-def reported() -> Any:
-    """The statistics that workers have sent since this was last asked."""
-    import ray
-
-    from rollout.verl.batch_statistics import statistics_collector
-
-    collector = statistics_collector()
-    groups = {one.group for one in ray.get(collector.of.remote()).trajectories}
-    return ray.get(collector.take.remote(groups))
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)

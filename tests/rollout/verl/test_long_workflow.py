@@ -16,6 +16,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 from verl_config import composed
+from verl_run import reported
 
 from mcp_servers.gsm8k_tools.server import TASKS, problem
 from rollout.formats import hermes
@@ -170,15 +171,10 @@ async def test_the_trace_is_the_trajectory_as_verl_trains_on_it(
 
 
 async def test_its_trajectories_are_counted_with_the_others(config: DictConfig, model: Path, lock: Path) -> None:
-    import ray
-
-    from rollout.verl.batch_statistics import statistics_collector
-
-    collector = statistics_collector()
-    ray.get(collector.drain.remote(False))
+    reported()  # of the tests before
     output, _ = await run(config, model, lock, [COUNT, RIGHT])
     await run(config, model, lock, ["kill"])
-    counted = ray.get(collector.drain.remote(False)).trajectories
+    counted = reported().trajectories
     assert [one.values["mcp/failed_share"] for one in counted] == [0.0, 1.0]
     assert counted[0].values["mcp/score/mean"] == output.reward_score
     info = output.extra_fields["reward_extra_info"]

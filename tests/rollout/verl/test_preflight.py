@@ -571,9 +571,8 @@ def test_a_machine_without_a_gpu_trains_on_a_cluster_only(
         assert message == ""
 
 
-def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VERL_PLATFORM")
-    assert "VERL_PLATFORM=cpu" in preflight()
+def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight) -> None:
+    assert "VERL_PLATFORM=cpu" in preflight(platform="")
 
 
 def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(

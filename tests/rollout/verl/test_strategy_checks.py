@@ -108,7 +108,7 @@ def test_a_history_that_leaves_no_room_for_a_turn_is_said(length: int, options: 
         ((f"{STRATEGY}.use=single_turn", "trainer.v1.trainer_mode=sync"), "trainer.v1.trainer_mode: single_turn makes"),
         (
             (f"{STRATEGY}.use=single_turn", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
-            "ppo_mini_batch_size: is below data.train_batch_size",
+            "ppo_mini_batch_size: is below the rows of a batch",
         ),
         ((f"{STRATEGY}.use=single_turn", "critic.enable=True"), "critic.enable: single_turn makes"),
         ((f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=rloo"), "rloo counts each sample"),
