@@ -37,8 +37,8 @@ REPEATS ?= 3
 # Test processes side by side, a file in one of them. `make test WORKERS=0` runs all in one process.
 WORKERS ?= 2
 
-# Whole files in the order of tests/conftest.py, and at the end what took longest.
-PYTEST := --dist loadfile --no-loadscope-reorder --durations 40
+# A file in one process, and at the end what took longest.
+PYTEST := --dist loadfile --durations 40
 
 .PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full test-wheel wheel lint bench clean
 

@@ -16,12 +16,6 @@ settings.register_profile("mcp_rollout", deadline=None, derandomize=True, databa
 settings.load_profile("mcp_rollout")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests of verl first, which take longest: none is begun when the other process has nothing left."""
-    long = {item.path for item in items if item.get_closest_marker("verl")}
-    items.sort(key=lambda item: item.path not in long)
-
-
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
