@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,6 @@ async def test_answers_over_http_are_the_sdks_byte_for_byte() -> None:
 
 async def test_headers_are_checked_as_by_the_sdk() -> None:
     odd: list[dict[str, str | None]] = [
-        {"host": "evil.example"},
-        {"origin": "http://evil.example"},
         {"origin": "http://localhost:3000"},
         {"content_type": "text/plain"},
         {"content_type": None},
@@ -208,8 +207,20 @@ async def test_headers_are_checked_as_by_the_sdk() -> None:
                 assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), headers
         before = await direct_posts(ours)
         for _ in range(2):  # a refused combination stays refused
-            assert (await ours.ask(call(1, "add", {"a": 1}, MODERN), host="evil.example")).status == 421
+            assert (await ours.ask(call(1, "add", {"a": 1}, MODERN), mcp_name="other")).status == 400
         assert await direct_posts(ours) == before + 1
+
+
+@pytest.mark.parametrize("header", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
+async def test_what_the_sdk_refuses_of_pages_ends_at_the_door(header: dict[str, str | None]) -> None:
+    """Before a body is read, so that it ends the connection; with the SDK's status and text."""
+    message = call(1, "add", {"a": 1}, MODERN)
+    async with both_http() as (ours, theirs):
+        with anyio.fail_after(30):
+            own, other = await ours.ask(message, **header), await theirs.ask(message, **header)
+            assert own == replace(other, kind="text/plain")
+            with pytest.raises((anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError)):
+                await ours.ask(message)
 
 
 async def test_a_request_may_arrive_in_any_parts_and_ahead_of_its_turn() -> None:
