@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -57,8 +57,11 @@ def test_a_wrong_form_is_refused_with_its_problem(given: Any, problem: str) -> N
 
 
 def test_the_trainers_hosts_come_before_the_environments_and_bound_sessions_for_all_workers(tmp_path: Path) -> None:
+    class Section(TrainingSettings):
+        key: ClassVar[str] = "mcp"
+
     def settings(**fields: Any) -> TrainingSettings:
-        return TrainingSettings.model_validate({"environments_dir": tmp_path, "trace_dir": tmp_path, **fields})
+        return Section.model_validate({"environments_dir": tmp_path, "trace_dir": tmp_path, **fields})
 
     here = settings().apply(environment(), workers_per_node=3)
     assert (here.hosts, here.max_sessions, here.servers["world"].max_processes) == (None, 3, 3)
