@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tracemalloc
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from odd_requests import answer_or_end, odd_request
 from served import TOKEN, RawClient, served
 
 from gateway import GatewayConfig
@@ -231,11 +233,8 @@ async def test_a_head_with_bare_line_feeds_is_refused(
         assert [status for status, _ in await answers(running.url, [sent], 1)] == [400]
 
 
-async def test_no_part_of_an_answer_waits_for_the_client_to_acknowledge_another(mini: Entries, config: Config) -> None:
-    async with served(config(store=mini("get"))) as running:
-        address = urlsplit(running.url)
-        async with await anyio.connect_tcp(address.hostname or "", address.port or 0):
-            with anyio.fail_after(60):
-                while not (accepted := list(accepted_by(address.port or 0))):
-                    await anyio.lowlevel.checkpoint()
-            assert accepted == [1]
+async def test_any_head_is_answered_or_closed_in_time(mini: Entries, config: Config) -> None:
+    rng = random.Random(7)
+    async with served(config(store=mini("get")), receive_s=0.5) as running, anyio.create_task_group() as tasks:
+        for number in range(300):
+            tasks.start_soon(answer_or_end, urlsplit(running.url).port or 0, odd_request(rng, number, BODY))
