@@ -30,7 +30,7 @@ class Kind(StrEnum):
     BRANCH = "branch"
     """It goes on after an earlier answer: what came after that was dropped."""
     REWRITTEN = "rewritten"
-    """It is told anew: a summary, other tools, another system message."""
+    """The program rewrote its beginning: a summary, other tools, another system message."""
     BESIDE = "beside"
     """Another conversation, such as one for a title."""
 
