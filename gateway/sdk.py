@@ -19,7 +19,7 @@ from mcp.client.session import ClientSession, ElicitationFnT, SamplingFnT
 from mcp.server.connection import Connection as ClientConnection
 from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
-from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import CallOptions, Outbound
 from pydantic import TypeAdapter
@@ -147,6 +147,7 @@ class SessionManager(StreamableHTTPSessionManager):
         (ServerSession.__init__, "_request_outbound"),
         (ServerSession.__init__, "_connection"),
         (StreamableHTTPSessionManager.__init__, "_server_instances"),
+        (StreamableHTTPServerTransport.__init__, "_event_store"),
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -159,6 +160,10 @@ class SessionManager(StreamableHTTPSessionManager):
     def transports(self) -> Mapping[str, StreamableHTTPServerTransport]:
         """By session id."""
         return self._server_instances
+
+    def events_of(self, session: str) -> EventStore | None:
+        """What `event_store` was when a session began."""
+        return self._server_instances[session]._event_store  # pyright: ignore[reportPrivateUsage]
 
 
 class ClientCredentials(ClientCredentialsOAuthProvider):

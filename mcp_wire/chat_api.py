@@ -1,7 +1,7 @@
 """Chat APIs, with one set of rules for every model that is asked: as a policy, a judge, a user, or for a server.
 
 A request has one answer in one piece, of bounded size. Nothing is retried here: an error says whether the request may
-have run, and whoever asked knows whether asking again has a cost. Bounds in time are the callers', too.
+have run, and the caller knows whether asking again has a cost. Bounds in time are the callers', too.
 """
 
 from __future__ import annotations

@@ -318,7 +318,8 @@ async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> Non
 
 def _listen(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol, without which asyncio lets small packets wait for those before them.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Or a restart would find the port taken by connections of the old program, for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -28,7 +28,7 @@ from gateway.serve.client_calls import RunningCalls
 from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
 from gateway.serve.client_parked import ParkedRequests
 from gateway.serve.client_relay import SUBSCRIPTION_META, ClientRelay, relay_of
-from gateway.serve.client_sessions import ClientSessions, user_of
+from gateway.serve.client_sessions import ClientSessions, RecentEvents, user_of
 from gateway.serve.client_world import (
     MOST_ROUNDS,
     WORLD_META,
@@ -211,6 +211,7 @@ class ClientFace:
             self._open[session] = connection
             cast("Any", context.request).scope[_PLACE] = False
             connection.exit_stack.callback(self._forget, session, bearer)
+            connection.exit_stack.callback(cast("RecentEvents", self.sessions.events_of(session)).close)
         self._join(connection, bearer)
 
     def _forget(self, session: str, bearer: Bearer) -> None:

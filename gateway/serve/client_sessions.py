@@ -11,7 +11,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
-from mcp_types import JSONRPCMessage
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 from pydantic_core import to_json
 
 from gateway.sdk import SessionManager
@@ -27,7 +27,8 @@ _RETRY_MS = 1000
 class RecentEvents(EventStore):
     """The last events of one session's streams.
 
-    A stream resumes after an event that is kept; after any other it ends, and its client knows that the answer is lost.
+    A stream resumes after an event that is kept, and lasts until its response, or until it is resumed once more. After
+    any other event it ends, and its client knows that the answer is lost.
 
     Args:
         most: Events that are kept.
@@ -38,6 +39,9 @@ class RecentEvents(EventStore):
         self._events: deque[tuple[int, str, JSONRPCMessage | None, int]] = deque()
         self._most, self._most_bytes = most, most_bytes
         self._number = self._bytes = 0
+        self._arrival, self._closed = anyio.Event(), False
+        self._resumed: dict[str, object] = {}
+        """Of each stream, what reads it at the moment."""
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         size = len(to_json(message, by_alias=True, exclude_none=True)) if message is not None else 0
@@ -46,16 +50,45 @@ class RecentEvents(EventStore):
         self._bytes += size
         while len(self._events) > self._most or self._bytes > self._most_bytes:
             self._bytes -= self._events.popleft()[3]
+        self._arrived()
         return str(self._number)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        events = list(self._events)
-        stream = next((stream for number, stream, *_ in events if str(number) == last_event_id), None)
-        for number, of, message, _ in events:
-            # Without a message it only marks where a stream begins, for a client to resume from.
-            if of == stream and number > int(last_event_id) and message is not None:
-                await send_callback(EventMessage(message, str(number)))
-        return stream
+        """As mcp's, and then what follows: what is stored between a replay and mcp's own reading of a stream is lost."""
+        stream = next((stream for number, stream, *_ in self._events if str(number) == last_event_id), None)
+        if stream is None:
+            return None
+        reader = self._resumed[stream] = object()
+        self._arrived()  # or one that read it before would go on waiting
+        try:
+            read = int(last_event_id)
+            while self._resumed.get(stream) is reader and not self._closed:
+                event = next((event for event in self._events if event[0] > read), None)
+                if event is None:
+                    await self._arrival.wait()
+                    continue
+                number, of, message, _ = event
+                if number > read + 1:
+                    break  # this reader was slower than what is kept
+                read = number
+                # Without a message it only marks where a stream begins, for a client to resume from.
+                if of == stream and message is not None:
+                    await send_callback(EventMessage(message, str(number)))
+                    if isinstance(message, JSONRPCResponse | JSONRPCError):
+                        break
+        finally:
+            if self._resumed.get(stream) is reader:
+                del self._resumed[stream]
+        return None
+
+    def close(self) -> None:
+        """End the streams that were resumed."""
+        self._closed = True
+        self._arrived()
+
+    def _arrived(self) -> None:
+        self._arrival.set()
+        self._arrival = anyio.Event()
 
 
 class ClientSessions(SessionManager):

@@ -118,7 +118,7 @@ class ServedLeases:
     def _begin(self, params: Params, key: str, bearer: Bearer) -> ServedLease:
         self._check_room(bearer)
         trajectory, seed, reset = params.text("trajectory"), params.integer("seed"), params.flag("reset")
-        if len(self._config.tokens) > 1:  # of servers that keep what ended trajectories left, nobody gets another's
+        if len(self._config.tokens) > 1:  # some servers keep what ended trajectories left: no bearer gets another's
             trajectory += f"@{bearer.digest}"
         if trajectory in self._trajectories:  # servers keep worlds apart by it
             raise ServerUnavailable("the trajectory has a lease here already")

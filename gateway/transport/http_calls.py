@@ -1,4 +1,4 @@
-"""Requests over streamable HTTP, whoever sends them, and their responses: in a document, an event stream, or the rest
+"""Requests over streamable HTTP, of calls and of sessions, and their responses: in a document, an event stream, or the rest
 of one that broke off.
 """
 

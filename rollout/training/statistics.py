@@ -128,6 +128,11 @@ class BatchStatistics:
         """Number of trajectories with a token in the loss."""
         return sum(one.is_in_loss for one in self.trajectories)
 
+    @property
+    def scores(self) -> list[float]:
+        """Rewards of the trajectories that were not withdrawn."""
+        return [one.values[_SCORE] for one in self.trajectories if _SCORE in one.values]
+
     @cached_property
     def drifts(self) -> list[Drift]:
         """Calls with different results in sibling trajectories."""

@@ -241,6 +241,9 @@ class BatchChecks:
             # verl fails on a batch without a token in the loss, and does not report why there is none.
             marks = {name: share for name, share in batch.metrics().items() if name.startswith("mcp/marks/") and share}
             log.error("no token of this batch is in the loss: the filters masked every trajectory", **marks)
+        elif partition_id != "val" and batch.scores and not any(batch.scores):
+            # As where `trusted` servers are the reward, and give none.
+            log.warning("no trajectory of this batch has a reward other than 0")
         return batch
 
 

@@ -189,7 +189,7 @@ class Door:
         self._names = Names(host, variables.get(HOSTS, "").split())
 
     def admit(self, request: Request) -> bool:
-        """As `Site.admit`: whoever has a token has the same rights."""
+        """As `Site.admit`: all tokens have the same rights."""
         headers = request.headers
         if not self._names.has(headers.get(b"host", b"")):
             raise _refusal(421, "Invalid Host header")

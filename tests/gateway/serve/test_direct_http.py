@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import socket
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -238,3 +240,23 @@ async def test_any_head_is_answered_or_closed_in_time(mini: Entries, config: Con
     async with served(config(store=mini("get")), receive_s=0.5) as running, anyio.create_task_group() as tasks:
         for number in range(300):
             tasks.start_soon(answer_or_end, urlsplit(running.url).port or 0, odd_request(rng, number, BODY))
+
+
+def accepted_by(port: int) -> Iterator[int]:
+    """Whether small packets wait for no others, for each server's side in this process of a connection to the port."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(name))) as found:
+                    if found.family == socket.AF_INET and found.getsockname()[1] == port and found.getpeername():
+                        yield found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_no_part_of_an_answer_waits_for_the_client_to_acknowledge_another(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("get"))) as running:
+        address = urlsplit(running.url)
+        async with await anyio.connect_tcp(address.hostname or "", address.port or 0):
+            with anyio.fail_after(60):
+                while not (accepted := list(accepted_by(address.port or 0))):
+                    await anyio.lowlevel.checkpoint()
+            assert accepted == [1]

@@ -44,14 +44,14 @@ def finish(groups: dict[str, list[float]]) -> None:
         tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "finished", "global_steps": 1})
 
 
-def ended(group: str, *, withdrawn: bool) -> Any:
+def ended(group: str, *, withdrawn: bool, score: float = 1.0) -> Any:
     """What a worker reports of a trajectory."""
     from rollout.trace.outcome import StrategyRecord
     from rollout.training.statistics import TrajectoryStatistics
 
     return TrajectoryStatistics(
         validate=False,
-        values={"mcp/failed_share": float(withdrawn)},
+        values={"mcp/failed_share": float(withdrawn)} | ({} if withdrawn else {"mcp/score/mean": score}),
         tool_calls=0,
         tool_errors=0,
         failure="server_died: gone" if withdrawn else None,
@@ -168,6 +168,21 @@ def test_a_batch_of_which_no_group_is_left_says_why(report: Callable[..., None])
     finish({"lone": [1.0]})
     with pytest.raises(TooManyFailures, match=r"no group of the batch has 2 trajectories left(.|\n)*server_died: gone"):
         buffer(max_failed_share=1.0).sample(1, "train", 1)
+
+
+@pytest.mark.parametrize(("scores", "said"), [([0.0, 0.0], 1), ([0.0, 0.5], 0)])
+def test_a_batch_whose_rewards_are_all_0_is_reported(report: Any, scores: list[float], said: int) -> None:
+    import ray
+    from structlog.testing import capture_logs
+
+    from rollout.verl.batch_statistics import statistics_collector
+
+    for score in scores:
+        ray.get(statistics_collector().add.remote(ended("one", withdrawn=False, score=score)))
+    finish({"one": scores})
+    with capture_logs() as logs:
+        buffer().sample(1, "train", 1)
+    assert len([each for each in logs if "no trajectory of this batch has a reward" in each["event"]]) == said
 
 
 def test_asynchronous_batches_have_as_many_groups_as_were_asked_for_and_count_what_was_withdrawn(
