@@ -54,7 +54,7 @@ class RecentEvents(EventStore):
         return str(self._number)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """As mcp's, and then what follows: what is stored between a replay and mcp's own reading of a stream is lost."""
+        """As mcp's, and then what follows: mcp would lose what is stored before it reads the stream itself."""
         stream = next((stream for number, stream, *_ in self._events if str(number) == last_event_id), None)
         if stream is None:
             return None

@@ -1,5 +1,5 @@
-"""Requests over streamable HTTP, of calls and of sessions, and their responses: in a document, an event stream, or the rest
-of one that broke off.
+"""Requests over streamable HTTP, of calls and of sessions, and their responses: in a document, an event stream, or the
+rest of one that broke off.
 """
 
 from __future__ import annotations

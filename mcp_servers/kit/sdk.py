@@ -7,6 +7,7 @@ the server says once what that costs.
 from __future__ import annotations
 
 import logging
+from copy import copy
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -51,10 +52,16 @@ def adapter_of(metadata: FuncMetadata, output_model: Any) -> TypeAdapter[Any]:
     return metadata._output_adapter(output_model)  # pyright: ignore[reportPrivateUsage]
 
 
-def context_of(server: MCPServer, context: ServerRequestContext[Any, Any]) -> Context:
-    """What a tool is given that takes a context, of a first round. The subscriptions have no public name."""
-    bus = server._subscriptions  # pyright: ignore[reportPrivateUsage]
-    return Context(request_context=context, mcp_server=server, subscriptions=bus)
+def blank_context(server: MCPServer) -> Context:
+    """What a tool is given that takes a context, without a request. The subscriptions have no public name."""
+    return Context(mcp_server=server, subscriptions=server._subscriptions)  # pyright: ignore[reportPrivateUsage]
+
+
+def context_of(blank: Context, request: ServerRequestContext[Any, Any]) -> Context:
+    """A blank context with the request of a first round: a copy, for a third of what its constructor costs."""
+    context = copy(blank)
+    context._request_context = request  # pyright: ignore[reportPrivateUsage]
+    return context
 
 
 def connection_of(context: ServerRequestContext[Any, Any]) -> Connection:

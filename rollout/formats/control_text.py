@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -26,6 +26,7 @@ BREAK = "\udc80"
 ESCAPED = r"\udc80"
 """A break where a template writes Python's `repr`, or JSON of ASCII alone."""
 
+_ESCAPED = re.compile(re.escape(ESCAPED))
 _NOT_TEXT = frozenset(("role", "type", "image", "image_url", "video", "audio"))
 _KEYWORDS = frozenset(
     ("type", "properties", "required", "items", "enum", "description", "title", "default", "format", "const")
@@ -70,10 +71,11 @@ class ControlText(Spellings):
 
     def __init__(self, spellings: Collection[str]) -> None:
         self.spellings = frozenset(spellings)
-        shortest, longest = (_pattern(self.spellings, longest=longest) for longest in (False, True))
         # Of what begins at a place the shortest is enough to break all, and the longest to find all that a break is in.
-        super().__init__(re.compile(f"(?={shortest}).", re.DOTALL))
-        self._spans = re.compile(f"(?=({longest}))")
+        # The first character stands before its condition, so that a search skips all others.
+        begins = [f"{re.escape(first)}(?={_pattern(rest, longest=False)})" for first, rest in _tails(self.spellings)]
+        super().__init__(re.compile("|".join(begins) or "(?!)"))
+        self._spans = re.compile(f"(?=({_pattern(self.spellings, longest=True)}))")
         self._longest = max(map(len, spellings), default=0)
         self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
         self._suffixes = {each[size:] for each in spellings for size in range(1, len(each))}
@@ -103,7 +105,7 @@ class ControlText(Spellings):
     def mark(self, text: str) -> str:
         """The text with breaks where it needs some."""
         cuts = {found.end() for found in self._begins.finditer(text)}
-        cuts |= {found.start() + 1 for found in re.finditer(re.escape(ESCAPED), text)}  # which is the text's own
+        cuts |= {found.start() + 1 for found in _ESCAPED.finditer(text)}  # which is the text's own
         # Templates strip texts, so the ends are those of the text without surrounding whitespace.
         inner, start = text.strip(), len(text) - len(text.lstrip())
         sizes = range(1, min(len(inner), self._longest) + 1)
@@ -128,11 +130,16 @@ def _pattern(words: Collection[str], *, longest: bool) -> str:
     """A pattern of a tree's shape, so that its cost does not grow with the number of words."""
     if "" in words and not (longest and len(words) > 1):
         return ""
+    branches = [re.escape(first) + _pattern(rest, longest=longest) for first, rest in _tails(words)]
+    return f"(?:{'|'.join(branches) or '(?!)'}){'?' if '' in words else ''}"
+
+
+def _tails(words: Collection[str]) -> Iterable[tuple[str, set[str]]]:
+    """By their first character, what is left of words."""
     following: dict[str, set[str]] = {}
     for word in filter(None, words):
         following.setdefault(word[0], set()).add(word[1:])
-    branches = [re.escape(first) + _pattern(rest, longest=longest) for first, rest in following.items()]
-    return f"(?:{'|'.join(branches) or '(?!)'}){'?' if '' in words else ''}"
+    return following.items()
 
 
 def _core(text: str) -> str:

@@ -159,7 +159,9 @@ class ContinuousTokens:
     def _marked(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> tuple[list[Message], list[dict[str, Any]]]:
-        return self.pieces.control.marked(*self._placeholders.broken(messages, tools))
+        if self._placeholders.spellings:
+            messages, tools = self._placeholders.broken(messages, tools)
+        return self.pieces.control.marked(messages, tools)
 
     def _seen(self, context: list[int]) -> list[int]:
         return context[-TAIL:] if self.narrow_view else context

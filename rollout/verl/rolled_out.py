@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -40,14 +41,17 @@ class RolledOut:
 
 def columns(trace: Trace, segment: Segment) -> dict[str, Any]:
     """The columns of one training sample."""
-    turns = torch.full((len(segment.response_ids),), -1, dtype=torch.int64)
-    versions = turns.clone()
-    known = {turn: iter(trace.turns[turn].versions) for turn in segment.turns_sampled}
+    turns = [-1] * len(segment.response_ids)
+    versions = turns.copy()
+    known = {
+        turn: iter([-1 if version is None else version for version in trace.turns[turn].versions])
+        for turn in segment.turns_sampled
+    }
     for span in segment.spans:
         if span.kind.is_sampled:
-            turns[span.start : span.end] = span.turn
-            own = [next(known[span.turn]) for _ in range(span.start, span.end)]
-            versions[span.start : span.end] = torch.tensor([-1 if version is None else version for version in own])
+            length = span.end - span.start
+            turns[span.start : span.end] = [span.turn] * length
+            versions[span.start : span.end] = islice(known[span.turn], length)
     of_trajectory = {
         "turns": len(trace.turns),
         "tree": trace.origin.parent or trace.id,
@@ -55,7 +59,8 @@ def columns(trace: Trace, segment: Segment) -> dict[str, Any]:
         "rewards": list(trace.reward.turns) if trace.reward else [],
         "anchors": anchors(trace),
     }
-    return {TURNS_COLUMN: turns, VERSIONS_COLUMN: versions, COLUMN: of_trajectory}
+    by_token = {TURNS_COLUMN: turns, VERSIONS_COLUMN: versions}
+    return {name: torch.tensor(each, dtype=torch.int64) for name, each in by_token.items()} | {COLUMN: of_trajectory}
 
 
 def anchors(trace: Trace) -> list[str]:

@@ -40,7 +40,7 @@ class DirectTools:
     """The tools of one server; they may change at any time."""
 
     def __init__(self, server: MCPServer) -> None:
-        self._server = server
+        self._server, self._blank = server, sdk.blank_context(server)
         self._is_stock = type(server) is MCPServer and "call_tool" not in vars(server)
         self._call_tool, self._call_or_outcome = server.call_tool, self._call
         server.call_tool = self._call_or_outcome
@@ -80,7 +80,7 @@ class DirectTools:
     def context(self, tool: Tool, request_context: ServerRequestContext[Any, Any]) -> Context:
         """The tool's context; an empty one for a tool that takes none."""
         taken = tool.context_kwarg is not None or tool.resolved_params
-        return sdk.context_of(self._server, request_context) if taken else _NOT_TAKEN
+        return sdk.context_of(self._blank, request_context) if taken else _NOT_TAKEN
 
 
 @contextmanager
