@@ -40,7 +40,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -207,6 +207,17 @@ test: lint third-party bfcl
 test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
+
+# Another part each day of what `make test` leaves out, as far as it needs nothing else installed and 8 minutes reach.
+ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
+	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
+	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
+	tests/test_wheel.py
+DAY ?= $(shell date +%-j)
+
+test-part: install third-party bfcl
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu" --minutes 8 \
+		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
 
 # The wheel, in dist/; its version is that of the last tag.
 wheel: install

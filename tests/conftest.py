@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 
@@ -11,9 +13,35 @@ import pytest
 import structlog
 from hypothesis import settings
 
+ENDS = pytest.StashKey[float]()
+"""When no further test begins, by the monotonic clock."""
+
 # The same examples on every run, and no clock: a busy machine is not a failure.
 settings.register_profile("mcp_rollout", deadline=None, derandomize=True, database=None)
 settings.load_profile("mcp_rollout")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--from-file", type=int, help="begin with the file of this number, and go round")
+    parser.addoption("--minutes", type=float, help="skip what has not begun by then")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Another part of the tests each day, where all of them take longer than there is."""
+    if (number := config.getoption("--from-file")) is not None:
+        files = sorted({item.path for item in items})
+        places = {file: place for place, file in enumerate(files)}
+        items.sort(key=lambda item: (places[item.path] - number) % len(files))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    minutes = session.config.getoption("--minutes")
+    session.config.stash[ENDS] = math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.monotonic() > item.config.stash[ENDS]:
+        pytest.skip("it has its turn on another day")
 
 
 @pytest.fixture(scope="session")

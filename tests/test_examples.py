@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import mcp_rollout
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,8 +20,10 @@ def run(*command: str, timeout_s: float = 120) -> str:
     return done.stdout
 
 
-def mcp_rollout(*arguments: str) -> Any:
-    return json.loads(run(str(Path(sys.executable).with_name("mcp-rollout")), *arguments, "--json"))
+def called(*arguments: str) -> Any:
+    done = mcp_rollout(*arguments, "--json")
+    assert done.status == 0, done.out + done.err
+    return done.json
 
 
 def test_scope_process_keeps_two_trajectories_apart() -> None:
@@ -30,16 +33,16 @@ def test_scope_process_keeps_two_trajectories_apart() -> None:
 
 def test_an_environment_of_one_file_can_be_rolled_out(tmp_path: Path) -> None:
     environment = "examples/guess/guess.yaml"
-    expert = mcp_rollout("run", environment, "--engine", "expert", "-n", "10", "--out", str(tmp_path / "expert"))
-    nothing = mcp_rollout("run", environment, "--engine", "none", "-n", "10", "--out", str(tmp_path / "none"))
+    expert = called("run", environment, "--engine", "expert", "-n", "10", "--out", str(tmp_path / "expert"))
+    nothing = called("run", environment, "--engine", "none", "-n", "10", "--out", str(tmp_path / "none"))
     assert (expert["reward_mean"], nothing["reward_mean"]) == (1.0, 0.0)
-    rows = mcp_rollout("data", environment, "-n", "10", "-o", str(tmp_path / "rows.parquet"))
+    rows = called("data", environment, "-n", "10", "-o", str(tmp_path / "rows.parquet"))
     assert rows["rows"] == 10
 
 
 def test_the_slice_that_the_demo_trains_on_pays_neither_chance_nor_silence(tmp_path: Path) -> None:
     for engine in ("random", "none"):
-        played = mcp_rollout("run", "retail_fitting", "--engine", engine, "-n", "30", "--out", str(tmp_path / engine))
+        played = called("run", "retail_fitting", "--engine", engine, "-n", "30", "--out", str(tmp_path / engine))
         assert played["failed"] == 0 and played["reward_mean"] <= 0.2
 
 

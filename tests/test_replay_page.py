@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands import mcp_rollout
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "replay.md").read_text()
 
@@ -20,6 +22,6 @@ def test_the_example_on_the_page_passes_without_servers(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     command = re.search(r"^mcp-rollout (run calculator .* --record .*)$", PAGE, re.MULTILINE)
     assert command is not None
-    run(tmp_path, Path(sys.executable).with_name("mcp-rollout"), *command[1].split())
+    assert mcp_rollout(*command[1].split(), cwd=tmp_path).status == 0
     (tmp_path / "test_calculator.py").write_text(example)
     run(tmp_path, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_calculator.py")

@@ -132,7 +132,7 @@ async def opened(one: Any, document: str) -> str:
     return (await one.call("read", document=document)).content[0].text
 
 
-@pytest.mark.parametrize("opens", [2, 5])
+@pytest.mark.parametrize("opens", [2, pytest.param(5, marks=pytest.mark.full)])
 async def test_opening_what_is_in_reach_and_guessing_by_type_earns_little(players_of: Seats, opens: int) -> None:
     """Beyond the first five, articles do not count. Each way of guessing has the same articles."""
     scores: dict[str, list[float]] = {guess: [] for guess in GUESSES}
@@ -239,6 +239,7 @@ def solve(it):
 """
 
 
+@pytest.mark.full
 async def test_the_function_of_one_step_that_fits_the_examples_best_passes_few_tests(players_of: Seats) -> None:
     """Else a constant: the result of the first example."""
 

@@ -43,6 +43,7 @@ def bench(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.full
 def test_a_call_is_compared_with_the_sdks_client_and_with_connecting_on_every_transport() -> None:
     found = bench("call", "--calls", "20", "--connects", "1", "--callers", "1")
     assert {*found} >= {"ratio_to_sdk", "ratio_to_connecting", "calls_per_s", "sdk_cpu_ms", "session_cpu_ms"}
@@ -122,6 +123,7 @@ def test_a_turn_is_measured_in_whole_trajectories_and_beside_verls_agent() -> No
     assert found["beside_stock"]["ratio_own_to_stock"] > 0
 
 
+@pytest.mark.full
 def test_whole_trajectories_are_played_to_their_full_reward() -> None:
     found = anyio.run(loop.measure, 3, 4)
     assert found["turns"] == 15 * 4 and found["failed"] == 0 and found["client_ms_per_turn"] > 0
@@ -138,6 +140,7 @@ def test_a_collection_is_told_apart_from_the_callback_that_it_meets() -> None:
     assert len(held) == 300_000 and 0 < found.longest_s < found.longest_collection_s
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_what_overlaps_with_generations_is_kept(transport: str) -> None:
     """Four trajectories never fill the engine: the share that they keep is small, and the same for both sides."""
@@ -146,6 +149,7 @@ def test_what_overlaps_with_generations_is_kept(transport: str) -> None:
         assert found["failed"] == 0 and 0 < found["kept"] <= 4 / overlap.PLACES
 
 
+@pytest.mark.full
 def test_memory_is_measured_while_trajectories_come_and_go() -> None:
     found = bench("memory", "-n", "20")
     assert found["trajectories"] == 20 and len(found["memory_mb"]) == 10
@@ -159,6 +163,7 @@ def test_twenty_thousand_trajectories_leave_nothing_behind() -> None:
     assert found["grown_bytes_per_trajectory"] < 500, found
 
 
+@pytest.mark.full
 def test_traces_are_written_and_looked_through() -> None:
     found = bench("trace", "-n", "6")
     assert found["records"] == 6 and found["write_ms"] > 0 and found["pydantic_ms"] > 0
@@ -166,6 +171,7 @@ def test_traces_are_written_and_looked_through() -> None:
     assert all(each["cpu_s"] > 0 and each["peak_mib"] > 0 for each in found["commands"].values())
 
 
+@pytest.mark.full
 def test_sessions_take_every_step_over_each_transport() -> None:
     rows = ["in_process", "stdio", "http", "http_sdk"]
     found = bench("sessions", "-n", "4", "--steps", "2", *(part for row in rows for part in ("--over", row)))
@@ -190,6 +196,7 @@ def run(*arguments: str, limit: int | None = None) -> tuple[int, str, str]:
 ONE = ("sessions", "-n", "1", "--steps", "1")
 
 
+@pytest.mark.full
 def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) -> None:
     absent = ["--openenv", str(tmp_path / "python"), "--json"]
     status, output, errors = run(*ONE, *absent)
@@ -199,11 +206,13 @@ def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) ->
     assert status == 2 and not output and "make bench-peers" in errors.replace("make bench- peers", "make bench-peers")
 
 
+@pytest.mark.full
 def test_medians_of_several_runs_name_whole_sessions() -> None:
     status, output, _ = run(*ONE, "--over", "in_process", "--repeats", "2", "--json")
     assert status == 0 and '"sessions": 1,' in output
 
 
+@pytest.mark.full
 def test_a_python_without_openenv_is_named_and_what_was_measured_is_printed() -> None:
     over = ["--over", "in_process", "--over", "openenv"]
     status, output, errors = run(*ONE, *over, "--openenv", sys.executable, "--json")
@@ -235,6 +244,7 @@ def test_a_server_that_does_not_start_is_said_in_a_line(tmp_path: Path) -> None:
     assert status == 2 and not output and "cannot start 'no-such-program'" in errors and "Traceback" not in errors
 
 
+@pytest.mark.full
 def test_too_few_open_files_are_said_before_anything_is_measured() -> None:
     status, output, errors = run("sessions", "-n", "512", limit=400)
     assert status == 2 and not output and "need 812 open files" in errors and "--over" in errors

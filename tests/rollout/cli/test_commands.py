@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from commands import mcp_rollout
 from typer.main import get_command
 
 from gateway.catalogue.tool_config import lock_entries, write_lock
@@ -21,22 +20,6 @@ from rollout.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
-
-
-@dataclass(frozen=True)
-class Done:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def mcp_rollout(*arguments: str | Path) -> Done:
-    done = subprocess.run([COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

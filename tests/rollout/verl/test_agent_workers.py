@@ -61,6 +61,7 @@ def test_the_prompts_of_a_dead_worker_and_no_others_are_played_again(crew: Any, 
     assert len(sample(2)) == 2 * SAMPLES and len(ray_get(gate.seen.remote(8))) == 8
 
 
+@pytest.mark.full
 def test_a_prompt_whose_worker_dies_again_is_given_up(crew: Any, gate: Any, ray_get: Any) -> None:
     from gated_worker import sample
 

@@ -28,6 +28,7 @@ def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
     assert f"at least {workers}" in refused.value.remedy
 
 
+@pytest.mark.full
 def test_the_stock_loops_tools_find_out_how_many_workers_share_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 

@@ -63,7 +63,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("first", ["verl", "rollout.verl_cpu.server"])
+@pytest.mark.parametrize("first", [pytest.param("verl", marks=pytest.mark.full), "rollout.verl_cpu.server"])
 def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
     found = python(REGISTERED.format(first=first), VERL_PLATFORM="cpu", DIST_INIT_METHOD="tcp://127.0.0.1:0", RANK="0")
     assert found.splitlines()[-5:] == [

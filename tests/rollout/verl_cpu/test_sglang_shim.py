@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from rollout.verl_cpu.sglang_shim import assign_req_to_token_pool_cpu
@@ -61,6 +62,7 @@ def test_a_kernel_for_gpus_is_defined_but_cannot_be_launched_and_torch_knows_no_
     ]
 
 
+@pytest.mark.full
 def test_processes_that_sglang_spawns_never_import_verl() -> None:
     program = "import sys, rollout.verl_cpu.sglang_server; print({'ray', 'verl'} & set(sys.modules))"
     assert python(program, VERL_PLATFORM="cpu") == ["set()"]
