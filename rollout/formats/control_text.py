@@ -80,7 +80,7 @@ class ControlText(Spellings):
         self._prefixes = {each[:size] for each in spellings for size in range(1, len(each))}
         self._suffixes = {each[size:] for each in spellings for size in range(1, len(each))}
         # What most texts do not begin with, or have near their end, so that they are done soon.
-        self._letters, self._firsts = {each[0] for each in self._suffixes}, {each[0] for each in self.spellings}
+        self._openings, self._firsts = {each[:2] for each in self._suffixes}, {each[0] for each in self.spellings}
         self._by_core: dict[str, list[str]] = {}
         for each in self.spellings:
             self._by_core.setdefault(_core(each), []).append(each)
@@ -109,7 +109,8 @@ class ControlText(Spellings):
         # Templates strip texts, so the ends are those of the text without surrounding whitespace.
         inner, start = text.strip(), len(text) - len(text.lstrip())
         sizes = range(1, min(len(inner), self._longest) + 1)
-        if inner[:1] in self._letters and any(inner[:size] in self._suffixes for size in sizes):
+        opens = inner[:2] in self._openings or inner[:1] in self._openings
+        if opens and any(inner[:size] in self._suffixes for size in sizes):
             cuts.add(start)
         # Templates may write the brackets around a name, as in `<NAME>`.
         is_enclosed = inner and any(inner in each for each in self._by_core.get(_core(inner), ()))
