@@ -220,9 +220,9 @@ test-part: install third-party bfcl
 		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
 
 # The wheel, in dist/; its version is that of the last tag.
-wheel: install
+wheel:
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 # The wheel in environments of its own, one for each Python of the core that is installed.
 test-wheel: install
