@@ -33,7 +33,7 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "extras", "types", "decoding", "process"},
+    {"errors", "extras", "types", "decoding", "process", "volatile"},
     {"environment", "formats"},
     {"trace", "shards"},
     {"loop", "tokens"},

@@ -24,6 +24,7 @@ from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
 from rollout.loop.world_calls import prepare
 from rollout.types import Message, shared_beginning
+from rollout.volatile import VOLATILE
 
 _READS = 12
 """The most tools that `view` calls."""
@@ -151,7 +152,7 @@ class CheckSetup:
 
     async def play(self, session: Session, item: ListedTask) -> Play:
         """Begin a trajectory with the expert's script, or with a random one where there is no expert."""
-        script = await self.expert(session, item) or random_script(session, seed=item.seed)
+        script = await self.expert(session, item) or random_script(session, item)
         play = Play(self.environment, session, item, script)
         await play.begin()
         return play
@@ -169,17 +170,25 @@ class CheckSetup:
 
 
 def neutral(session: Session, text: str) -> str:
-    """Replace what differs between trajectories by design: the id, and the directory of the lease."""
+    """Replace what differs between trajectories by design: the id, and the directory of the lease.
+
+    Where no server has a reset, none has a task and a seed to draw from: ids and times that change by themselves count
+    as equal.
+    """
     if session.lease_dir is not None:
         text = text.replace(str(session.lease_dir), "${lease.dir}")
-    return text.replace(session.trajectory, "${trajectory}")
+    text = text.replace(session.trajectory, "${trajectory}")
+    servers = {tool.server for tool in session.tools.values()}
+    return text if any(session.has(Role.RESET, server) for server in servers) else VOLATILE.sub("#", text)
 
 
-def random_script(session: Session, *, seed: int) -> list[Turn]:
-    """Draw calls that the tools' schemas allow, followed by a message to the user."""
-    rng = random.Random(seed)
+def random_script(session: Session, item: ListedTask) -> list[Turn]:
+    """Draw calls of the task's tools that their schemas allow, followed by a message to the user."""
+    rng = random.Random(item.seed)
+    named = item.tools
+    shown = [each for each in session.tools.values() if named is None or {each.name, each.exposed_name} & {*named}]
     # Sorted, since the two processes that are compared may list their tools in different orders.
-    tools = sorted(session.tools.values(), key=lambda tool: tool.exposed_name)
+    tools = sorted(shown, key=lambda tool: tool.exposed_name)
     turns: list[Turn] = []
     for _ in range(_RANDOM_CALLS if tools else 0):
         tool = rng.choice(tools)
@@ -230,12 +239,18 @@ def _leaves(value: object, at: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value).items()
     elif isinstance(value, list | tuple):
-        items = enumerate(cast("Sequence[object]", value))
+        items = [(_place(number, each), each) for number, each in enumerate(cast("Sequence[object]", value))]
     else:
         yield at, value
         return
     for key, inner in items:
         yield from _leaves(inner, f"{at}.{key}" if at else str(key))
+
+
+def _place(number: int, value: object) -> str:
+    """Where a value stands in a list, with the tool whose result it is."""
+    name = cast("Mapping[str, object]", value).get("name") if isinstance(value, Mapping) else None
+    return f"{number} ({name})" if isinstance(name, str) else str(number)
 
 
 def _around(text: str, place: int) -> str:

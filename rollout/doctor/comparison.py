@@ -10,20 +10,10 @@ from itertools import pairwise
 from rollout.doctor.isolation import ProbeAnswer, Run, Step
 from rollout.doctor.tool_words import Sort
 from rollout.types import shared_beginning
+from rollout.volatile import VOLATILE
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_TOKENS = 4000
-_VOLATILE = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # UUIDs
-    r"|\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d+"  # ports that the system chose
-    r"|\d{4}-\d\d-\d\d[T _]\d\d:?\d\d(:?\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?"  # moments
-    r"|\b\d{1,2}:\d\d(:\d\d)?([.,]\d+)?( ?[AP]M)?\b"  # times of day
-    r"|\b1[5-9]\d{8}(\d{3}|\d{6})?(\.\d+)?\b"  # seconds, milliseconds and microseconds since 1970
-    r"|\b\d+(\.\d+)?\s?(ms|µs|us|ns|seconds?|secs?|s|MiB|MB|KiB|KB|GB|GiB)\b"  # durations and sizes
-    r"|\b(?=[0-9a-f]*\d)[0-9a-f]{16,}(\.\d+)?\b"
-    r"|, \d+ bytes\]",  # of a file, whose compressed size depends on the clock that it holds
-    re.IGNORECASE,
-)
 _MOMENT = re.compile(r"(?:(\d{4}-\d\d-\d\d)[T _])?(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DAY_S, _SLACK_S = 86_400, 61
 """The slack is for clocks that show minutes."""
@@ -32,7 +22,7 @@ _EXCERPT = 60
 
 def tokens_of(answer: ProbeAnswer) -> tuple[str, ...]:
     """The words and signs of an answer, with what changes by itself replaced."""
-    return tuple(_TOKEN.findall(_VOLATILE.sub("#", answer.text))[:_MOST_TOKENS])
+    return tuple(_TOKEN.findall(VOLATILE.sub("#", answer.text))[:_MOST_TOKENS])
 
 
 Template = tuple[str | None, ...]

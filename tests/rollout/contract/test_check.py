@@ -234,6 +234,42 @@ def test_foreign_tools_keep_the_contract_once_the_yaml_gives_them_roles() -> Non
     assert examined(given).failed == []
 
 
+STAMPS = """
+from pathlib import Path
+from uuid import uuid4
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("stamps", log_level="ERROR")
+
+
+@server.tool()
+def stamp() -> str:
+    return f"{uuid4()} {COUNTED}"
+
+
+@server.tool()
+def count() -> int:
+    with Path(__file__).with_name("count").open("a") as file:
+        file.write("x")
+        return file.tell()
+
+
+server.run("stdio")
+"""
+
+
+@pytest.mark.parametrize(("counted", "tools", "failed"), [("1", ["stamp"], False), ("count()", ["stamp"], True)])
+def test_of_a_foreign_server_ids_count_as_equal_and_only_the_tasks_tools_are_called(
+    tmp_path: Path, counted: str, tools: list[str], failed: bool
+) -> None:
+    (tmp_path / "stamps.py").write_text(STAMPS.replace("COUNTED", counted))
+    entry = {"command": sys.executable, "args": [str(tmp_path / "stamps.py")], "scope": "process"}
+    made = Environment.model_validate({"name": "stamps", "servers": {"stamps": entry}, "reward": {"weights": {}}})
+    report = examined(made, task=ListedTask(task="x", seed=3, tools=tools))
+    assert (Clause.RESET in report.failed) is failed, report.results
+    assert not failed or "(stamp).content" in said(report, Clause.RESET)
+
+
 def test_two_long_texts_are_shown_where_they_part() -> None:
     one, other = "x" * 500 + "left" + "y" * 500, "x" * 500 + "right" + "y" * 500
     found = difference({"a": one}, {"a": other})
