@@ -53,6 +53,7 @@ def clients(fastmcp: str, verifiers: str, openenv: str) -> dict[str, Client]:
         "gateway-stdio": Client(label="our gateway, stdio", adapter="gateway_client", over="stdio"),
         "gateway-http": Client(label="our gateway, HTTP", adapter="gateway_client"),
         "serve": Client(label="our gateway, `serve`", adapter="serve_client"),
+        "sdk-serve": Client(label="SDK through `serve`", adapter="sdk_through_serve"),
         "sdk-stdio": Client(label="SDK, stdio", over="stdio", **sdk),
         "sdk-http": Client(label="SDK, HTTP", **sdk),
         "fastmcp-stdio": Client(label="FastMCP, stdio", over="stdio", **fast),

@@ -17,21 +17,21 @@ BEST: dict[str, Any] = {"read_timeout_seconds": 2.0, "mode": "legacy"}
 
 
 @asynccontextmanager
+async def calling(server: Any, best: bool) -> AsyncGenerator[Call]:
+    """Calls of one client."""
+    async with Client(server, **(BEST if best else {})) as client:
+
+        async def call(tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+            result = await client.call_tool(tool, arguments)
+            return getattr(result.content[0], "text", ""), result.is_error
+
+        yield call
+
+
+@asynccontextmanager
 async def connect(target: dict[str, Any], best: bool) -> AsyncGenerator[Open]:
     server: Any = target["url"] if "url" in target else StdioServerParameters(**target)
-
-    @asynccontextmanager
-    async def opened(trajectory: str) -> AsyncGenerator[Call]:
-        async with Client(server, **(BEST if best else {})) as client:
-
-            async def call(tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-                result = await client.call_tool(tool, arguments)
-                (content,) = result.content
-                return getattr(content, "text", ""), result.is_error
-
-            yield call
-
-    yield opened
+    yield lambda trajectory: calling(server, best)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from benchmarks.faults.adapters import gateway_client
@@ -12,10 +12,17 @@ from benchmarks.serve_cost import served
 from gateway.remote.hosts import HostConfig, HostList
 
 
-@asynccontextmanager
-async def connect(target: dict[str, Any], best: bool) -> AsyncGenerator[Open]:
+@contextmanager
+def serving(target: dict[str, Any], best: bool) -> Generator[str]:
+    """The address of `serve` in front of the server."""
     entry = gateway_client.config(target, best).servers["faults"].model_dump(mode="json", exclude_unset=True)
     with served({"mcpServers": {"faults": entry}}) as (_, url):
+        yield url
+
+
+@asynccontextmanager
+async def connect(target: dict[str, Any], best: bool) -> AsyncGenerator[Open]:
+    with serving(target, best) as url:
         async with gateway_client.connect(target, best, HostList([HostConfig(url=url)])) as opened:
             yield opened
 
