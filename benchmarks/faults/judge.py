@@ -29,6 +29,10 @@ class Figures:
     """Trajectories that the client did not finish."""
     other_state: int
     """Trajectories that it finished, with a state at the end that a run without faults does not have."""
+    unreported: int
+    """Of these: a call that it reported as a result is not in that state exactly once."""
+    errors: int
+    """Calls that it reported as error results, which a policy reads."""
     unread: int
     """Trajectories that it finished, in which calls ran under a definition that had changed since it read it."""
     elsewhere: int
@@ -44,7 +48,7 @@ class Figures:
     @property
     def is_clean(self) -> bool:
         """Whether nothing happened that a run without faults does not have."""
-        return not (self.twice or self.foreign or self.lost or self.other_state or self.hangs or self.elsewhere)
+        return not (self.twice or self.foreign or self.lost or self.other_state or self.errors or self.hangs or self.elsewhere)
 
 
 def read_log(lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -73,9 +77,15 @@ def judge(task: Task, log: Sequence[Mapping[str, Any]], reports: Sequence[Trajec
         calls=len(calls),
         faults=len(faults),
         twice=sum(times > 1 for times in ran.values()),
-        foreign=sum(call.outcome == "result" and call.text not in (text_of(call.call), REFUSED) for call in calls),
+        foreign=sum(
+            call.outcome == "result" and not _is_error(call) and call.text != text_of(call.call) for call in calls
+        ),
         lost=task.trajectories - len(finished),
-        other_state=sum(sorted(ends.get(each.trajectory, ())) != _expected(task, each) for each in finished),
+        other_state=sum(
+            sorted(ends.get(each.trajectory, ())) != sorted(task.calls_of(each.trajectory)) for each in finished
+        ),
+        unreported=sum(not _is_told(each, ends.get(each.trajectory, ())) for each in finished),
+        errors=sum(_is_error(call) for call in calls),
         unread=sum(each.trajectory in unread for each in finished),
         elsewhere=sum(line["what"] == "elsewhere" for line in log),
         recover_s=statistics.median(recovered) if recovered else None,
@@ -89,9 +99,18 @@ def _trajectory(call: str) -> str:
     return call.partition(".")[0]
 
 
-def _expected(task: Task, report: TrajectoryReport) -> list[str]:
-    """The state at the end of a run without faults: each call once. The calls of a turn may run in either order."""
-    return sorted(task.calls_of(report.trajectory))
+def _is_error(call: CallReport) -> bool:
+    # Some clients hand the text of an error result on as if it were a result.
+    return call.outcome == "error" or (call.outcome == "result" and call.text == REFUSED)
+
+
+def _is_told(report: TrajectoryReport, state: Sequence[str]) -> bool:
+    """Whether a state is what a policy that read these results expects; calls with an error may be in it or not."""
+    errors = {call.call for call in report.calls if _is_error(call)}
+    times = Counter(state)
+    return max(times.values(), default=0) < 2 and all(
+        call.call in errors or times[call.call] == 1 for call in report.calls
+    )
 
 
 def _recovered(fault: Mapping[str, Any], calls: Sequence[CallReport]) -> float | None:

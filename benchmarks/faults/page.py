@@ -14,9 +14,11 @@ BEGIN, END = "<!-- written by make bench-faults -->\n", "<!-- end -->\n"
 COLUMNS: Mapping[str, Callable[[Figures], int]] = {
     "ran twice": lambda found: found.twice,
     "another's result": lambda found: found.foreign,
-    "other state, unreported": lambda found: found.other_state,
+    "other state": lambda found: found.other_state,
+    "unreported": lambda found: found.unreported,
     "sent to another origin": lambda found: found.elsewhere,
     "under unread tools": lambda found: found.unread,
+    "error results": lambda found: found.errors,
     "hangs": lambda found: found.hangs,
     "lost": lambda found: found.lost,
 }
