@@ -48,7 +48,9 @@ class Figures:
     @property
     def is_clean(self) -> bool:
         """Whether nothing happened that a run without faults does not have."""
-        return not (self.twice or self.foreign or self.lost or self.other_state or self.errors or self.hangs or self.elsewhere)
+        return not (
+            self.twice or self.foreign or self.lost or self.other_state or self.errors or self.hangs or self.elsewhere
+        )
 
 
 def read_log(lines: Iterable[str]) -> list[dict[str, Any]]:

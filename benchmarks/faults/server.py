@@ -140,7 +140,7 @@ class Tools:
         world.ids[call] = key
         self._arrived[call].set()
         kind = self._fault(call)
-        if kind in (Fault.MOVED, Fault.AWAY):
+        if kind is Fault.MOVED or kind is Fault.AWAY:
             return await line.redirect(kind)
         if kind is Fault.BEFORE:
             return await line.lose()
@@ -240,8 +240,8 @@ class OverHttp(Breaking):
         elif message["method"] == "tools/call":
             await self.tools.call(message, world, HttpLine(writer, self, world))
         else:
-            headers = {"Mcp_Session_Id": world.name} if begins else {}
-            await respond(writer, 200, json.dumps(self.tools.result(message, world)).encode(), **headers)
+            body = json.dumps(self.tools.result(message, world)).encode()
+            await (respond(writer, 200, body, Mcp_Session_Id=world.name) if begins else respond(writer, 200, body))
 
     def die(self) -> None:
         """Lose every connection and every world, and listen again after a while."""
@@ -353,6 +353,7 @@ async def over_pipes(tools: Tools) -> None:
         else:
             await line.answer(tools.result(message, world))
     os._exit(0)  # calls that are never answered are not waited for
+
 
 def main(kind: str, folder: str, plan: str, port: str = "0") -> None:
     given = json.loads(plan)

@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,8 +175,12 @@ async def _run(task: Task, connect: Connect) -> None:
     async with connect(task.target, task.best) as open_session:
         playing = Playing(task, open_session)
         await playing.run()
-        made = [dataclasses.asdict(report) for report in playing.reports]
-        Path(task.report).write_text(json.dumps(made))
+        # Before the client closes, which may take for ever.
+        _write(task.report, playing.reports)
+
+
+def _write(path: str, reports: Sequence[TrajectoryReport]) -> None:
+    Path(path).write_text(json.dumps([dataclasses.asdict(report) for report in reports]))
 
 
 def main(connect: Connect) -> None:
