@@ -62,7 +62,7 @@ async def test_no_call_runs_twice_and_no_trajectory_is_whole_with_a_state_that_i
         async with gateway_of(over, target, call_timeout_s=1) as gateway:
             task = Task(target=target, best=True, report="", trajectories=10, lanes=10)
             found = await played(task, leasing(gateway), tmp_path)
-    wrong = (found.twice, found.foreign, found.unreported, found.elsewhere, found.hangs)
+    wrong = (found.twice, found.foreign, found.silent, found.elsewhere, found.hangs)
     assert wrong == (0, 0, 0, 0, 0), f"seed {seed}: {dataclasses.asdict(found)}"
     assert found.faults
 
@@ -81,7 +81,7 @@ async def test_a_trajectory_whose_tools_changed_is_not_whole(tmp_path: Path) -> 
         async with gateway_of("stdio", target) as gateway:
             task = Task(target=target, best=False, report="", trajectories=1, lanes=1)
             found = await played(task, leasing(gateway), tmp_path)
-    assert found.faults and found.lost and (found.unread, found.unreported) == (0, 0), dataclasses.asdict(found)
+    assert found.faults and found.lost and (found.unread, found.silent) == (0, 0), dataclasses.asdict(found)
 
 
 def repeating(gateway: Gateway) -> Open:
@@ -137,7 +137,7 @@ def silent(gateway: Gateway) -> Open:
 
 
 @pytest.mark.parametrize(
-    ("client", "caught"), [(repeating, {"twice", "unreported"}), (mixing, {"foreign"}), (silent, {"unreported"})]
+    ("client", "caught"), [(repeating, {"twice", "silent"}), (mixing, {"foreign", "silent"}), (silent, {"silent"})]
 )
 async def test_the_judge_finds_what_a_client_does_wrong(client: Any, caught: set[str], tmp_path: Path) -> None:
     kinds = (Fault.AFTER,) if client is repeating else ()
@@ -146,7 +146,7 @@ async def test_the_judge_finds_what_a_client_does_wrong(client: Any, caught: set
             task = Task(target=target, best=False, report="", trajectories=2, lanes=2, turns=3)
             found = await played(task, client(gateway), tmp_path)
     figures = dataclasses.asdict(found)
-    assert {name for name in ("twice", "foreign", "unreported", "lost", "hangs") if figures[name]} == caught, figures
+    assert {name for name in ("twice", "foreign", "silent", "lost", "hangs") if figures[name]} == caught, figures
 
 
 async def test_the_judge_finds_a_call_that_never_ends(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ class Figures:
     """Trajectories that the client did not finish."""
     other_state: int
     """Trajectories that it finished, with a state at the end that a run without faults does not have."""
-    unreported: int
-    """Of these: a call that it reported as a result is not in that state exactly once."""
+    silent: int
+    """Trajectories that it finished though a result is another call's, or a call with a result is not in that state
+    exactly once: no error told the policy."""
     errors: int
     """Calls that it reported as error results, which a policy reads."""
     unread: int
@@ -41,7 +42,7 @@ class Figures:
     """From a fault to the next result in the same place of the batch: median; None if it never came."""
     slowest_s: float | None
     hangs: int
-    """Calls and closings that the deadline of the benchmark ended."""
+    """Trajectories with a call, or a closing, that the deadline of the benchmark ended."""
     problems: Mapping[str, int]
     """Why trajectories were lost."""
 
@@ -79,20 +80,18 @@ def judge(task: Task, log: Sequence[Mapping[str, Any]], reports: Sequence[Trajec
         calls=len(calls),
         faults=len(faults),
         twice=sum(times > 1 for times in ran.values()),
-        foreign=sum(
-            call.outcome == "result" and not _is_error(call) and call.text != text_of(call.call) for call in calls
-        ),
+        foreign=sum(map(_is_foreign, calls)),
         lost=task.trajectories - len(finished),
         other_state=sum(
             sorted(ends.get(each.trajectory, ())) != sorted(task.calls_of(each.trajectory)) for each in finished
         ),
-        unreported=sum(not _is_told(each, ends.get(each.trajectory, ())) for each in finished),
+        silent=sum(not _is_told(each, ends.get(each.trajectory, ())) for each in finished),
         errors=sum(_is_error(call) for call in calls),
         unread=sum(each.trajectory in unread for each in finished),
         elsewhere=sum(line["what"] == "elsewhere" for line in log),
         recover_s=statistics.median(recovered) if recovered else None,
         slowest_s=max(recovered, default=None),
-        hangs=sum(call.outcome == "hang" for call in calls),
+        hangs=sum(any(call.outcome == "hang" for call in report.calls) for report in reports),
         problems=dict(Counter(report.problem for report in reports if not report.whole)),
     )
 
@@ -106,25 +105,14 @@ def _is_error(call: CallReport) -> bool:
     return call.outcome == "error" or (call.outcome == "result" and call.text == REFUSED)
 
 
+def _is_foreign(call: CallReport) -> bool:
+    return call.outcome == "result" and not _is_error(call) and call.text != text_of(call.call)
+
+
 def _is_told(report: TrajectoryReport, state: Sequence[str]) -> bool:
     """Whether a state is what a policy that read these results expects; calls with an error may be in it or not."""
     errors = {call.call for call in report.calls if _is_error(call)}
     times = Counter(state)
     return max(times.values(), default=0) < 2 and all(
-        call.call in errors or times[call.call] == 1 for call in report.calls
+        call.call in errors or (times[call.call] == 1 and not _is_foreign(call)) for call in report.calls
     )
-
-
-def _recovered(fault: Mapping[str, Any], calls: Sequence[CallReport]) -> float | None:
-    """Seconds from a fault to its call's own result, or to the result of a call of the same lane that began later.
-
-    None if there was none, as for the last trajectories of a run.
-    """
-    lanes = {call.lane for call in calls if _trajectory(call.call) == _trajectory(fault["call"])}
-    ends = [
-        call.ended
-        for call in calls
-        if call.lane in lanes and call.outcome == "result" and call.ended > fault["at"]
-        if call.call == fault["call"] or call.began > fault["at"]
-    ]
-    return min(ends) - fault["at"] if ends else None

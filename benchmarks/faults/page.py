@@ -12,15 +12,15 @@ from benchmarks.faults.plan import Fault
 
 BEGIN, END = "<!-- written by make bench-faults -->\n", "<!-- end -->\n"
 COLUMNS: Mapping[str, Callable[[Figures], int]] = {
+    "silently wrong": lambda found: found.silent,
     "ran twice": lambda found: found.twice,
     "another's result": lambda found: found.foreign,
     "other state": lambda found: found.other_state,
-    "unreported": lambda found: found.unreported,
-    "sent to another origin": lambda found: found.elsewhere,
-    "under unread tools": lambda found: found.unread,
-    "error results": lambda found: found.errors,
+    "to another origin": lambda found: found.elsewhere,
+    "unread tools": lambda found: found.unread,
     "hangs": lambda found: found.hangs,
     "lost": lambda found: found.lost,
+    "error results": lambda found: found.errors,
 }
 
 
