@@ -116,3 +116,18 @@ def _is_told(report: TrajectoryReport, state: Sequence[str]) -> bool:
     return max(times.values(), default=0) < 2 and all(
         call.call in errors or (times[call.call] == 1 and not _is_foreign(call)) for call in report.calls
     )
+
+
+def _recovered(fault: Mapping[str, Any], calls: Sequence[CallReport]) -> float | None:
+    """Seconds from a fault to its call's own result, or to the result of a call of the same lane that began later.
+
+    None if there was none, as for the last trajectories of a run.
+    """
+    lanes = {call.lane for call in calls if _trajectory(call.call) == _trajectory(fault["call"])}
+    ends = [
+        call.ended
+        for call in calls
+        if call.lane in lanes and call.outcome == "result" and call.ended > fault["at"]
+        if call.call == fault["call"] or call.began > fault["at"]
+    ]
+    return min(ends) - fault["at"] if ends else None
