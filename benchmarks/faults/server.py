@@ -238,7 +238,7 @@ class OverHttp(Breaking):
         if "id" not in message:
             await respond(writer, 202, b"", kind="")
         elif message["method"] == "tools/call":
-            await self.tools.call(message, world, HttpLine(writer, self, world))
+            await self.tools.call(message, world, HttpLine(writer, self, world, request.path))
         else:
             body = json.dumps(self.tools.result(message, world)).encode()
             await (respond(writer, 200, body, Mcp_Session_Id=world.name) if begins else respond(writer, 200, body))
@@ -255,8 +255,8 @@ class OverHttp(Breaking):
 class HttpLine:
     """The answer to one POST: a document, or an event stream for several messages."""
 
-    def __init__(self, writer: asyncio.StreamWriter, server: OverHttp | None, world: World) -> None:
-        self._writer, self._server, self._world = writer, server, world
+    def __init__(self, writer: asyncio.StreamWriter, server: OverHttp | None, world: World, path: str = "/mcp") -> None:
+        self._writer, self._server, self._world, self._path = writer, server, world, path
 
     def _body(self, message: Json) -> bytes:
         if self._world.openenv and "content" in (result := message["result"]):
@@ -301,7 +301,9 @@ class HttpLine:
     async def redirect(self, kind: Fault) -> None:
         assert self._server is not None
         origin = self._server.origin if kind is Fault.MOVED else self._server.elsewhere.origin
-        await respond(self._writer, 307, b"", Location=f"{origin}/moved")
+        # Not to where the request was sent: some clients stay at the address that they were redirected to.
+        elsewhere = "/moved" if self._path == "/mcp" else "/mcp"
+        await respond(self._writer, 307, b"", Location=f"{origin}{elsewhere}")
 
 
 class PipeLine:
