@@ -19,8 +19,11 @@ AREAL_VENV ?= .venv-areal
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
-# And FastMCP, whose proxy it measures beside `mcp-rollout serve`.
+# And FastMCP, whose proxy it measures beside `mcp-rollout serve`, and whose client `make bench-faults` does.
 FASTMCP_VENV ?= .venv-fastmcp
+
+# And verifiers, whose tool calls `make bench-faults` measures.
+VERIFIERS_VENV ?= .venv-verifiers
 
 # So have the servers that `doctor` is measured on: an environment for each generation of the Python SDK.
 DOCTOR_SERVERS ?= .venv-doctor
@@ -40,7 +43,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean
 
 install: $(VENV)/.installed
 
@@ -158,8 +161,14 @@ $(AREAL_VENV)/.areal: pyproject.toml constraints/cpu.txt constraints/sglang_cpu.
 	$(AREAL_VENV)/bin/python -m pip install --quiet --constraint constraints/cpu.txt pytest pytest-timeout hypothesis psutil
 	@touch $@
 
-# The peers of `make bench`, pinned: OpenEnv's client and server, and FastMCP.
-bench-peers: $(OPENENV_VENV)/.installed $(FASTMCP_VENV)/.installed
+# The peers of `make bench` and `make bench-faults`, pinned: OpenEnv's client and server, FastMCP with the SDK, and verifiers.
+bench-peers: $(OPENENV_VENV)/.installed $(FASTMCP_VENV)/.installed $(VERIFIERS_VENV)/.installed
+
+$(VERIFIERS_VENV)/.installed: constraints/verifiers.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VERIFIERS_VENV)
+	$(VERIFIERS_VENV)/bin/python -m pip install --quiet --no-deps --requirement constraints/verifiers.txt
+	@touch $@
 
 $(FASTMCP_VENV)/.installed: constraints/fastmcp.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
@@ -246,5 +255,10 @@ bench: install bench-peers
 	$(BIN)/python -m benchmarks sessions --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
+# Ours and other clients of MCP while their server breaks; writes the tables of docs/reliability.md. Half an hour, most of it waiting.
+bench-faults: install bench-peers
+	$(BIN)/python -m benchmarks.faults --page docs/reliability.md \
+		--fastmcp $(FASTMCP_VENV)/bin/python --verifiers $(VERIFIERS_VENV)/bin/python --openenv $(OPENENV_VENV)/bin/python
+
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(VERIFIERS_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs

@@ -137,7 +137,11 @@ class Calls:
         # Only the deadline leaves the block without an answer: every other way out returns or raises.
         if answer is None:
             self.on_timeout()
-            raise CallTimeout(f"no answer within {call.timeout_s:g} s", **where)
+            unanswered = f"no answer within {call.timeout_s:g} s"
+            if self._link.answered_another:  # not the policy's doing, though the process may be its own
+                problem = f"{unanswered}, and the server gave another call two answers: it mixes their ids up"
+                raise ProtocolError(problem, **where)
+            raise CallTimeout(unanswered, **where)
         try:
             result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)
         except ValueError as error:

@@ -24,6 +24,9 @@ from mcp_wire.streams import Inbox, OpenStream
 
 log = structlog.get_logger(__name__)
 
+_MOST_ANSWERED = 64
+"""Calls whose answers are remembered, so that another answer to one of them is noticed."""
+
 
 class LineCalls(OwnChannel):
     """The lines of one connection: its channel, the streams of mcp's session, and where each line of the server goes.
@@ -39,6 +42,8 @@ class LineCalls(OwnChannel):
         self.outbox = Outbox(link, 4 * limit)
         self._waiting: dict[int, asyncio.Future[Json]] = {}
         """For the responses, by the number of the request."""
+        self._answered: dict[int, int] = {}
+        """The hash of the line that answered, for the latest requests."""
 
     def open(
         self, output: asyncio.WriteTransport, source: asyncio.ReadTransport | None = None
@@ -78,7 +83,7 @@ class LineCalls(OwnChannel):
             return self._refuse(line)
         # Answers to calls go straight to their callers; all other messages are validated and go to mcp or to the link.
         found = read_line(line)
-        if found is not None and self._answer(found):
+        if found is not None and self._answer(found, line):
             return
         message = parse_message(found) if found is not None else None
         if message is None:
@@ -88,16 +93,23 @@ class LineCalls(OwnChannel):
         elif self._link.is_for_mcp(message):
             self._give_to_mcp(message)
 
-    def _answer(self, message: Json) -> bool:
+    def _answer(self, message: Json, line: bytes) -> bool:
         """Whether a message is the response to a request of this channel, whose caller then gets it."""
         if not is_response(message):
             return False
         number = message.get("id")
         if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 19:
             number = int(number)  # some servers make text of a number
-        future = self._waiting.pop(number, None) if type(number) is int else None
-        if future is None:
+        if type(number) is not int:
             return False
+        future = self._waiting.pop(number, None)
+        if future is None:
+            if self._answered.get(number, hash(line)) != hash(line):
+                self._link.answered_another = True  # one of the two answers was meant for another request
+            return False
+        self._answered[number] = hash(line)
+        if len(self._answered) > _MOST_ANSWERED:
+            del self._answered[next(iter(self._answered))]
         if not future.done():
             future.set_result(message)
         return True
@@ -107,7 +119,7 @@ class LineCalls(OwnChannel):
         log.warning("lines.oversize", server=self._server, bytes=line.size, limit=limit, answers=answered)
         if answered is not None:
             answer = unusable_answer(answered, f"the result has {line.size} bytes, max_message_bytes is {limit}")
-            if not self._answer(answer):
+            if not self._answer(answer, b""):
                 self._give_to_mcp(jsonrpc_message_adapter.validate_python(answer))
 
     def _give_to_mcp(self, message: JSONRPCMessage) -> None:

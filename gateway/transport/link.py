@@ -78,6 +78,8 @@ class Link:
         """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
         self.stray = ""
         """The beginning of the first line on a server's standard output that was not a message; else empty."""
+        self.answered_another = False
+        """Whether the server answered a call twice, with different results: one was another call's."""
         self.pid: int | None = None
         """The server's process, where the gateway started it."""
         self.trouble = ""

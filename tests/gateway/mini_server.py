@@ -14,7 +14,7 @@ import time
 OBJECT = {"type": "object"}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 STORE = {}
-LISTED, RESETS, FROZEN = [], [], []
+LISTED, RESETS, FROZEN, SENT = [], [], [], []
 BOTH = threading.Barrier(2)
 WRITE = threading.Lock()
 
@@ -38,6 +38,8 @@ TOOLS = {
     "both": tool("both"),
     "hang": tool("hang"),
     "freeze": tool("freeze"),
+    "mix_up": tool("mix_up"),
+    "repeat": tool("repeat"),
     "die": tool("die"),
     "die_once": tool("die_once", TEXT, read_only=True),
     "answer_and_die": tool("answer_and_die"),
@@ -69,6 +71,7 @@ TOOLS = {
 def send(message):
     if FROZEN:
         hangs()
+    SENT.append(message)
     with WRITE:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
         sys.stdout.buffer.flush()
@@ -115,6 +118,12 @@ def call(name, arguments, meta, request_id):
             hangs()
         case "freeze":
             FROZEN.append(1)
+            hangs()
+        case "mix_up":
+            send({**SENT[-1], "result": text("of another call")})
+            hangs()
+        case "repeat":
+            send(SENT[-1])
             hangs()
         case "die":
             sys.stderr.write("the disk is on fire\n")

@@ -6,13 +6,13 @@ from typing import Any
 
 import anyio
 import pytest
-from clock import Clock
+from clock import Clock, made
 
 from gateway import Gateway, GatewayConfig
 from gateway.cassette.reading import Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Replay
-from gateway.errors import CallTimeout, HarnessError
+from gateway.errors import CallTimeout, HarnessError, ProtocolError
 from gateway.types import CallFault, Role, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +64,25 @@ async def test_a_process_that_answers_nothing_after_a_call_is_gone(mini: Entry, 
         gone = "pid is gone: its server ended after a call that timed out. Its state is lost."
         assert (results[2].fault, results[2].text) == (SERVER_GONE, gone)
         assert (await session.call("echo", {"text": "still here"})).text == "still here"
+
+
+@pytest.mark.parametrize("tool", ["mix_up", "repeat"])
+async def test_a_call_that_hangs_is_a_failure_if_another_one_got_two_different_answers(
+    mini: Entry, config: Config, clock: Clock, tmp_path: Path, tool: str
+) -> None:
+    hung = tmp_path / "hung"
+    entry = mini("echo", tool, scope="process", call_timeout_s=LIMIT_S, env={"HANGS": str(hung)})
+    async with (
+        Gateway(config(world=entry)) as gate,
+        lease(gate) as session,
+        clock.passing(LIMIT_S, whenever=made(hung)),
+    ):
+        assert (await session.call("echo", {"text": "first"})).text == "first"
+        if tool == "mix_up":
+            with pytest.raises(ProtocolError, match="the server gave another call two answers"):
+                await session.call("mix_up", {})
+        else:
+            assert (await session.call("repeat", {})).fault is TIMED_OUT
 
 
 async def test_a_hang_in_a_process_of_others_is_a_failure(mini: Entry, config: Config, clock: Clock) -> None:
