@@ -40,7 +40,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs fuzz test test-part test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -218,6 +218,10 @@ DAY ?= $(shell date +%-j)
 test-part: install third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu" --minutes 8 \
 		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
+
+# The same properties with 200 times as many examples, new ones on every run; half an hour on two cores.
+fuzz: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz --timeout 3600 --durations 0
 
 # The wheel, in dist/; its version is that of the last tag.
 wheel:
