@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mangling import JSON, mangled
+from mangling import mangled
 from trace_samples import recorded_trace
 
 from gateway.cassette.lines import named, unnamed
 from gateway.cassette.reading import Cassette
 from gateway.errors import ConfigError
 from rollout.trace.journal import to_json
-from rollout.trace.reader import Traces
 from rollout.trace.store import read_traces
 
 QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -25,18 +24,13 @@ JOURNAL = [to_json(recorded_trace(name)).rstrip(b"\n") for name in ("first", "se
 
 @QUIET
 @given(mangled(st.just(JOURNAL[1]), MARKS).map(lambda line: line.replace(b"\n", b" ")))
-def test_a_journal_is_read_but_for_its_mangled_line(line: bytes, tmp_path: Path) -> None:
+def test_a_journal_is_read_but_for_its_mangled_line(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([JOURNAL[0], line, JOURNAL[2], b""]))
-    (tmp_path / "traces.index.sqlite").unlink(missing_ok=True)
     try:
         found = [trace.id for trace in read_traces(tmp_path)]
     except ConfigError:
         return  # it is of another version now
     assert (found[0], found[-1]) == ("first", "third") and len(found) in (2, 3)
-    with Traces(tmp_path) as traces:
-        entries = list(traces.entries())
-        assert len(entries) == len(found)
-        assert [traces.read(entry).id for entry in entries] == found
 
 
 CASSETTE = [
@@ -55,7 +49,7 @@ CASSETTE = [
 
 @QUIET
 @given(st.integers(0, 3), st.data())
-def test_a_cassette_with_a_mangled_line_is_read_or_refused(number: int, data: st.DataObject, tmp_path: Path) -> None:
+def test_a_cassette_with_a_mangled_line_is_read_or_refused(tmp_path: Path, number: int, data: st.DataObject) -> None:
     lines = [json.dumps(line).encode() for line in CASSETTE]
     lines[number] = data.draw(mangled(st.just(lines[number]), MARKS))
     path = tmp_path / "a.jsonl"
@@ -70,9 +64,9 @@ def test_a_cassette_with_a_mangled_line_is_read_or_refused(number: int, data: st
         assert str(path) in str(error)
 
 
-@given(JSON, st.text(min_size=1), st.text(min_size=1))
-def test_an_id_that_gave_way_to_the_placeholder_is_put_back(value: object, recorded: str, replayed: str) -> None:
-    text = json.dumps([value, f"of {recorded}", "${trajectory}", "${trajectory$$}"], ensure_ascii=False)
+@given(st.text(), st.text(min_size=1, max_size=20), st.text(min_size=1))
+def test_an_id_that_gave_way_to_the_placeholder_is_put_back(text: str, recorded: str, replayed: str) -> None:
+    text = json.dumps([text, f"of {recorded}", "${trajectory}", "${trajectory$$}"], ensure_ascii=False)
     assert named(unnamed(text, recorded), recorded) == text
     other = json.loads(named(unnamed(text, recorded), replayed))
     assert len(other) == 4

@@ -29,7 +29,15 @@ def repeated(value: str, times: int) -> pa.Table:
 
 def written(path: Path, table: pa.Table) -> Path:
     # Without Arrow's schema, in which the column is a dictionary: readers are to see texts.
-    pq.write_table(table, path, compression="zstd", store_schema=False, write_statistics=False, row_group_size=1 << 23)
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        store_schema=False,
+        write_statistics=False,
+        row_group_size=1 << 23,
+        max_rows_per_page=1 << 23,
+    )
     return path
 
 
