@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -27,18 +27,21 @@ class Secrets:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self.values = set[str]()
-        """Empty where there is nothing to redact."""
+        self._of_entry = {value for value in secret_values(config) if len(value) >= SHORTEST}
         self._patterns: list[SecretPattern] = []
         """Longer values first, since one may contain another."""
-        for value in secret_values(config):
-            self.add(value)
+        self.add(())
 
-    def add(self, value: str) -> None:
-        if len(value) >= SHORTEST and value not in self.values:
-            self.values.add(value)
-            self._patterns.append(SecretPattern(value))
-            self._patterns.sort(key=lambda each: len(each.value), reverse=True)
+    def __bool__(self) -> bool:
+        """Whether there is anything to redact."""
+        return bool(self._patterns)
+
+    def add(self, issued: Collection[str]) -> None:
+        """Search for these as well, in place of those of the last call."""
+        wanted = self._of_entry | {value for value in issued if len(value) >= SHORTEST}
+        kept = [each for each in self._patterns if each.value in wanted]
+        made = [SecretPattern(value) for value in wanted.difference(each.value for each in kept)]
+        self._patterns = sorted((*kept, *made), key=lambda each: len(each.value), reverse=True)
 
     def redact(self, text: str, *, cut_before: bool = False) -> str:
         """The text with every secret value replaced. Redact before cutting a text: half a secret is not found.
@@ -72,7 +75,7 @@ class Secrets:
 
     def redact_json(self, value: Any) -> Any:
         """The same for every string inside a JSON value, keys included."""
-        if not self.values or not self._within(value):
+        if not self._patterns or not self._within(value):
             return value
         if isinstance(value, str):
             return self.redact(value)
@@ -107,7 +110,8 @@ class Redactor:
     def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = Secrets(config)
         self._tokens = tokens if config.client_credentials is not None else None
-        self.needed = bool(self._secrets.values) or self._tokens is not None
+        self._seen: tuple[str, ...] = ()
+        self.needed = bool(self._secrets) or self._tokens is not None
         """Whether there are secrets, or may be."""
 
     def error(self, error: Broken) -> Broken:
@@ -146,8 +150,9 @@ class Redactor:
         return self.json(held) != held
 
     def _current(self) -> Secrets:
-        for token in self._tokens() if self._tokens is not None else ():
-            self._secrets.add(token)
+        if self._tokens is not None and (issued := tuple(self._tokens())) != self._seen:
+            self._seen = issued
+            self._secrets.add(issued)
         return self._secrets
 
 

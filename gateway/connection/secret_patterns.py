@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pydantic_core import SchemaValidator, core_schema
 
-_BEGINNING = 16
+_BEGINNING = 8
 """Characters of a secret that are looked for in every text; the rest is compared only where they are found."""
 _LONGEST_SPELLING = 120
 """The most characters that spell one."""
@@ -19,13 +19,13 @@ _NAMED = {"&": "|amp", "<": "|lt", ">": "|gt", '"': "|quot", "'": "|apos"}
 _SLASH = r"(?:\\|%(?:25){0,3}5[cC])"
 _SHORT = {"\n": f"|{_SLASH}{{1,7}}n", "\r": f"|{_SLASH}{{1,7}}r", "\t": f"|{_SLASH}{{1,7}}t", " ": r"|\+"}
 _BREAK = f"(?:{_SLASH}{{1,7}}[rn]|[\\r\\n]){{0,4}}"
-_MOST_BROKEN = 256
-"""Bytes of a secret up to which base64 of it is found that is broken into lines, as in mail."""
+_MOST_SPELLED = 100
+"""Characters of a secret up to which entities of HTML and base64 over lines are found, since patterns are compiled."""
 
 
 class SecretPattern:
-    """One secret value: as it is; with any mixture of percent-encoding (also twice), entities of HTML and escapes of
-    JSON (also within JSON) of all but ASCII letters and digits; and in base64, within longer data and over lines too.
+    """One secret value: as it is; with any mixture of percent-encoding (also twice), escapes of JSON (also within JSON)
+    and entities of HTML for all but ASCII letters and digits; and in base64, within longer data and over lines too.
 
     Repetitions are bounded, so that the time of a search is linear in the text.
     """
@@ -36,7 +36,8 @@ class SecretPattern:
         """Characters of the longest text that spells it."""
         self.usual = (value, base64.b64encode(encoded).decode())
         """The usual texts of it, of which a text that was cut may begin with the end."""
-        self._spellings = [[_spelled(char) for char in value], *_in_base64(encoded)]
+        is_short = len(value) <= _MOST_SPELLED
+        self._spellings = [[_spelled(char, html=is_short) for char in value], *_in_base64(encoded, broken=is_short)]
         # Rust's engine is many times faster than Python's, but only says whether there is a match.
         beginnings = "|".join("".join(units[:_BEGINNING]) for units in self._spellings)
         self._beginnings = SchemaValidator(core_schema.str_schema(pattern=beginnings, regex_engine="rust-regex"))
@@ -72,7 +73,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _spelled(char: str) -> str:
+def _spelled(char: str, *, html: bool) -> str:
     """A pattern of one character's spellings, for Python's engine and for Rust's."""
     if char.isascii() and char.isalnum():
         return char
@@ -81,9 +82,9 @@ def _spelled(char: str) -> str:
     percent = "".join(_percent(byte) for byte in encoded)
     numbers = f"(?:#|{_percent(35)})(?:0{{0,6}}{code}|x0{{0,6}}{code:x})"
     begin, end = (f"(?:{mark}|{_percent(ord(mark))})" for mark in "&;")
-    entity = f"{begin}(?:amp{end}){{0,3}}(?:{numbers}{_NAMED.get(char, '')}){end}"
+    entity = f"|{begin}(?:amp{end}){{0,3}}(?:{numbers}{_NAMED.get(char, '')}){end}" if html else ""
     escape = "".join(f"{_SLASH}{{1,7}}u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-    found = f"(?i:{_SLASH}{{0,7}}(?:{own}|{percent}|{entity})|{escape}{_SHORT.get(char, '')})"
+    found = f"(?i:{_SLASH}{{0,7}}(?:{own}|{percent}{entity})|{escape}{_SHORT.get(char, '')})"
     # The lines of a key may be joined, or end otherwise.
     return rf"(?:{found}|[\r ]){{0,4}}" if char == "\n" else found
 
@@ -92,10 +93,10 @@ def _percent(byte: int) -> str:
     return f"%(?:25){{0,3}}{byte:02x}"
 
 
-def _in_base64(secret: bytes) -> Iterator[list[str]]:
+def _in_base64(secret: bytes, *, broken: bool) -> Iterator[list[str]]:
     """Alone, and within longer data: of that, a secret determines different characters for each place modulo 3."""
-    spelled = {"+": f"(?:{_spelled('+')}|-)", "/": f"(?:{_spelled('/')}|_)"}
-    line_end = _BREAK if len(secret) <= _MOST_BROKEN else ""
+    spelled = {"+": f"(?:{_spelled('+', html=broken)}|-)", "/": f"(?:{_spelled('/', html=broken)}|_)"}
+    line_end = _BREAK if broken else ""
     for before in range(3):
         text = base64.b64encode(b"\0" * before + secret).decode()
         begin, end = (before * 8 + 5) // 6, (before + len(secret)) * 8 // 6

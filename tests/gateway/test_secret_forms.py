@@ -143,3 +143,15 @@ async def test_what_looks_like_a_secret_and_is_not_taken_for_one_is_reported() -
 def test_a_name_in_secrets_that_the_entry_lacks_is_an_error() -> None:
     with pytest.raises(ValidationError, match="secrets names 'LICENSE', which is not in the entry"):
         ServerConfig.model_validate(of(env={"LICENCE": S}, secrets=["LICENSE"]))
+
+
+def test_tokens_that_were_issued_long_ago_are_searched_for_no_longer() -> None:
+    issued = [f"access-token-{number}" for number in range(3)]
+    credentials = {"issuer": "https://a", "client_id": "me", "client_secret": "client-secret-1"}
+    redactor = Redactor(
+        ServerConfig.model_validate(at("https://h/mcp", client_credentials=credentials)), lambda: issued
+    )
+    assert redactor.text("access-token-0 access-token-2 client-secret-1") == " ".join([REDACTED] * 3)
+    issued.remove("access-token-0")
+    issued.append("access-token-3")
+    assert redactor.text("access-token-0 access-token-3 client-secret-1") == f"access-token-0 {REDACTED} {REDACTED}"
