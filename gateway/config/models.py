@@ -119,7 +119,7 @@ class ServerConfig(Section):
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
     """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[str, ...] | None = None
     """Names of variables, headers, options, query keys and arguments in this entry whose values are secret although
     their names do not say so. If given, an entry without secrets is not reported."""
     log_level: LogLevel = "info"
@@ -191,7 +191,7 @@ class ServerConfig(Section):
         fixed = [name for change in self.tools.change.values() for name in change.fixed]
         texts = (*self.env, *self.env.values(), *self.headers, *self.headers.values(), *self.args, self.url or "")
         words = {word.strip("-") for text in (*texts, *fixed) for word in re.findall(r"[\w.-]+", text)}
-        for name in self.secrets:
+        for name in self.secrets or ():
             if name.lstrip("-") not in words:
                 yield InvalidValue(f"secrets names {name!r}, which is not in the entry", "correct the name")
         if (self.max_memory_mb or self.max_cpu_s) and self.command is None:

@@ -27,7 +27,10 @@ class Secrets:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self._of_entry = {value for value in secret_values(config) if len(value) >= SHORTEST}
+        found = {*secret_values(config, [change.fixed for change in config.tools.change.values()])}
+        if config.client_credentials is not None:
+            found.add(config.client_credentials.client_secret.get_secret_value())
+        self._of_entry = {value for value in found if len(value) >= SHORTEST}
         self._patterns: list[SecretPattern] = []
         """Longer values first, since one may contain another."""
         self.add(())

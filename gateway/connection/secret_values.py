@@ -6,10 +6,8 @@ import base64
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-from gateway.config.models import ServerConfig
 
 SHORTEST = 6
 """Shorter values occur in too many innocent texts."""
@@ -44,6 +42,25 @@ _DEEPEST = 8
 """JSON and URLs within a value."""
 
 
+class Entry(Protocol):
+    """The parts of a server's entry that hold texts, as `ServerConfig` has them."""
+
+    @property
+    def env(self) -> Mapping[str, str]: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def args(self) -> tuple[str, ...]: ...
+
+    @property
+    def url(self) -> str | None: ...
+
+    @property
+    def secrets(self) -> tuple[str, ...] | None: ...
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a variable, header, option, query key or member of an object of this name holds a secret."""
     words = [word.lower() for word in _SPLIT.split(name)]
@@ -51,39 +68,41 @@ def is_secret_name(name: str) -> bool:
     return bool(found) and not (found == ["key"] and _COLUMNS.intersection(words))
 
 
-def secret_values(config: ServerConfig) -> Iterator[str]:
-    """The secret values of an entry, some twice: whole ones, and the parts of them that are secret alone."""
-    finder = _Finder(config.secrets)
-    for _, value, secret in _places(config, finder):
+def secret_values(entry: Entry, fixed: Collection[Mapping[str, Any]] = ()) -> Iterator[str]:
+    """The secret values of an entry, some twice: whole ones, and the parts of them that are secret alone.
+
+    Args:
+        fixed: Arguments that the entry adds to calls.
+    """
+    finder = _Finder(entry.secrets or ())
+    for _, value, secret in _places(entry, finder):
         yield from finder.within(value, secret=secret)
-    if config.url is not None:
-        split = urlsplit(config.url)
+    if entry.url is not None:
+        split = urlsplit(entry.url)
         yield from _in_userinfo(split.username or "", split.password or "")
-    for change in config.tools.change.values():
-        yield from finder.members(change.fixed)
-    if config.client_credentials is not None:
-        yield config.client_credentials.client_secret.get_secret_value()
+    for arguments in fixed:
+        yield from finder.members(arguments)
 
 
-def unnamed_secrets(config: ServerConfig) -> list[str]:
+def unnamed_secrets(entry: Entry) -> list[str]:
     """Places of an entry with a value that looks like a secret and is not taken for one; none if it has `secrets`."""
-    if "secrets" in config.model_fields_set:
+    if entry.secrets is not None:
         return []
-    known = [value for value in secret_values(config) if len(value) >= SHORTEST]
+    known = [value for value in secret_values(entry) if len(value) >= SHORTEST]
     return [
         place
-        for place, value, _ in _places(config, _Finder(()))
+        for place, value, _ in _places(entry, _Finder(()))
         if _OPAQUE.fullmatch(value) and not any(each in value for each in known)
     ]
 
 
-def _places(config: ServerConfig, finder: _Finder) -> Iterator[tuple[str, str, bool]]:
+def _places(entry: Entry, finder: _Finder) -> Iterator[tuple[str, str, bool]]:
     """Every text of an entry that may hold secrets: its place, itself, and whether it is secret as a whole."""
-    for key, values in (("env", config.env), ("headers", config.headers)):
+    for key, values in (("env", entry.env), ("headers", entry.headers)):
         for name, value in values.items():
             yield f"{key}.{name}", value, finder.is_secret(name)
     previous = ""
-    for number, argument in enumerate(config.args):
+    for number, argument in enumerate(entry.args):
         option, given, value = argument.partition("=")
         if option.startswith("-") and given:
             yield f"args.{number}", value, finder.is_secret(option)
@@ -94,8 +113,8 @@ def _places(config: ServerConfig, finder: _Finder) -> Iterator[tuple[str, str, b
         if match := _PAIR.fullmatch(value):
             yield f"args.{number}", match[2], finder.is_secret(match[1])
         previous = argument
-    if config.url is not None:
-        yield "url", config.url, False
+    if entry.url is not None:
+        yield "url", entry.url, False
 
 
 def _in_userinfo(user: str, password: str) -> Iterator[str]:
