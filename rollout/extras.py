@@ -35,30 +35,27 @@ def parquet_needed(what: str) -> Generator[None]:
 
 
 class UnpacksTooFar(ValueError):
-    """A Parquet file of which some hundred bytes unpack to gigabytes."""
+    """Of a Parquet file some hundred bytes may be gigabytes."""
+
+    def __init__(self) -> None:
+        super().__init__("unpacks to far more than its size")
 
 
 def batches_within(file: Any, size: int, *, batch_size: int, **chosen: Any) -> Iterator[Any]:
-    """Batches of a Parquet file that is no larger in memory than files of its size are.
-
-    Args:
-        file: A `pyarrow.parquet.ParquetFile`.
-        size: Bytes of the file.
-        batch_size: Rows at a time, at most.
-        chosen: As for `iter_batches`.
+    """Up to `batch_size` rows at a time of a `pyarrow.parquet.ParquetFile` of `size` bytes; `chosen` as `iter_batches`.
 
     Raises:
-        UnpacksTooFar: it announces far more, or has it.
+        UnpacksTooFar: it announces, or has, far more than files of its size.
     """
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     parts = [group.column(number) for group in groups for number in range(group.num_columns)]
     left, values = _UNPACKED * (size + _SMALL), sum(part.num_values for part in parts)
     if values > _VALUES * (size + _SMALL) or sum(part.total_uncompressed_size for part in parts) > left:
-        raise UnpacksTooFar("unpacks to far more than its size")
+        raise UnpacksTooFar
     # Each row may repeat the longest value, which a column has once.
     longest = max((part.total_uncompressed_size for part in parts), default=0)
     for batch in file.iter_batches(min(batch_size, left // max(longest, 1)), **chosen):
         left -= batch.nbytes
         if left < 0:
-            raise UnpacksTooFar("unpacks to far more than its size")
+            raise UnpacksTooFar
         yield batch

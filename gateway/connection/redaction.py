@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.connection.secret_patterns import SecretPattern
-from gateway.connection.secret_values import SHORTEST, secret_values
+from gateway.connection.secret_values import SHORTEST, EntryTexts
 from gateway.errors import GatewayError
 from gateway.transport.link import Link
 from gateway.types import ToolDefinition, ToolResult
@@ -20,14 +20,21 @@ from gateway.types import ToolDefinition, ToolResult
 REDACTED = "[secret]"
 
 
+def entry_texts(config: ServerConfig) -> EntryTexts:
+    values = {f"env.{name}": value for name, value in config.env.items()}
+    values |= {f"headers.{name}": value for name, value in config.headers.items()}
+    return EntryTexts(values, config.args, config.url, config.secrets or ())
+
+
 class Secrets:
-    """The secret values of one server, as `secret_values` finds them, searched for as `SecretPattern` spells them.
+    """The secret values of one server, as `EntryTexts` finds them, searched for as `SecretPattern` spells them.
 
     Values of fewer than 6 characters are not searched for.
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        found = {*secret_values(config, [change.fixed for change in config.tools.change.values()])}
+        texts = entry_texts(config)
+        found = {*texts.secrets(), *texts.in_json([change.fixed for change in config.tools.change.values()])}
         if config.client_credentials is not None:
             found.add(config.client_credentials.client_secret.get_secret_value())
         self._of_entry = {value for value in found if len(value) >= SHORTEST}

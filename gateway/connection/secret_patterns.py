@@ -19,6 +19,8 @@ _NAMED = {"&": "|amp", "<": "|lt", ">": "|gt", '"': "|quot", "'": "|apos"}
 _SLASH = r"(?:\\|%(?:25){0,3}5[cC])"
 _SHORT = {"\n": f"|{_SLASH}{{1,7}}n", "\r": f"|{_SLASH}{{1,7}}r", "\t": f"|{_SLASH}{{1,7}}t", " ": r"|\+"}
 _BREAK = f"(?:{_SLASH}{{1,7}}[rn]|[\\r\\n]){{0,4}}"
+_UNICODE = SchemaValidator(core_schema.str_schema())
+"""Takes no text with half a surrogate pair."""
 _MOST_SPELLED = 100
 """Characters of a secret up to which entities of HTML and base64 over lines are found, since patterns are compiled."""
 
@@ -48,7 +50,7 @@ class SecretPattern:
 
     def may_be_in(self, text: str | bytes) -> bool:
         """Whether the beginning of a spelling is in a text; true for text with half a surrogate pair."""
-        return self._beginnings.isinstance_python(text) or not (isinstance(text, bytes) or _is_unicode(text))
+        return self._beginnings.isinstance_python(text) or not _UNICODE.isinstance_python(text)
 
     def places(self, text: str) -> Iterator[tuple[int, int]]:
         """The beginning and the end of each spelling in a text."""
@@ -61,16 +63,6 @@ class SecretPattern:
                 if found.start() < begin + _WINDOW:  # else the next window has all of it
                     searched = found.end()
                     yield found.span()
-
-
-def _is_unicode(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _spelled(char: str, *, html: bool) -> str:

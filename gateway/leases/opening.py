@@ -16,8 +16,7 @@ import structlog
 from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
 from gateway.connection.answerers import requests_answered
 from gateway.connection.connection import Connection
-from gateway.connection.redaction import Redactor
-from gateway.connection.secret_values import unnamed_secrets
+from gateway.connection.redaction import Redactor, entry_texts
 from gateway.errors import GatewayError, ServerUnavailable
 from gateway.leases.janitor import LEASE_DIR, OWNER, Janitor, bundled, placed
 from gateway.leases.taking import Bundle
@@ -58,7 +57,7 @@ class Openings:
             server: Redactor(config.servers[server], protocol.tokens) for server, protocol in self.protocols.items()
         }
         for server, entry in config.servers.items():
-            if places := unnamed_secrets(entry):
+            if entry.secrets is None and (places := entry_texts(entry).unnamed()):
                 remedy = "name it under secrets; `secrets: []` says that there is none"
                 log.warning("server.secret_unnamed", server=server, places=places, remedy=remedy)
         self.connections: set[Connection] = set()
