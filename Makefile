@@ -219,7 +219,7 @@ test-part: install third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu" --minutes 8 \
 		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
 
-# The same properties with 200 times as many examples, new ones on every run; half an hour on two cores.
+# The same properties with 100 times as many examples, new ones on every run.
 fuzz: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz --timeout 3600 --durations 0
 

@@ -97,8 +97,10 @@ def test_an_answer_is_the_same_or_refused_alike_in_any_pieces(whole: bytes, data
     assert outcome(pieces) == outcome([whole] if whole else [])
 
 
-WORDS = (*b"data event id retry message : 7 x \0 \xff".split(b" "), "é".encode())
-EVENT = st.lists(st.sampled_from([*WORDS, b" ", b"\n", b"\r", b"\r\n", b"\n\n"])).map(b"".join)
+FIELDS = st.sampled_from([*[b"data"] * 5, b"event", b"id", b"retry", b"", b"x", b"dat\xff"])
+VALUES = st.sampled_from([b"", b":", b": ", b":7", b": message", b":  x", b":\0", ": é".encode(), b"::"])
+ENDS = st.sampled_from([b"\n", b"\r", *[b"\r\n"] * 3, b"\n\n", b"\r\n\r\n", b"\r\r", b""])
+EVENT = st.lists(st.tuples(FIELDS, VALUES, ENDS).map(b"".join), min_size=2).map(b"".join)
 
 
 def events_of(text: bytes) -> tuple[list[bytes], str, float | None]:

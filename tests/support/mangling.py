@@ -27,6 +27,6 @@ def mangled(draw: st.DrawFn, wholes: st.SearchStrategy[bytes], parts: Sequence[b
 
 @st.composite
 def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """The same bytes in pieces."""
-    cuts = sorted(draw(st.sets(st.integers(0, len(data)), max_size=6)))
+    """The same bytes in pieces, or one by one."""
+    cuts = sorted(draw(st.sets(st.integers(0, len(data)), max_size=6) | st.just(range(len(data)))))
     return [data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
