@@ -62,26 +62,21 @@ class Secrets:
         if cut_before:
             usual = [spelling for each in self._patterns for spelling in each.usual]
             text = text[max((_overlap(spelling, text) for spelling in usual), default=0) :]
-        for each in self._patterns:
-            kept, end = list[str](), 0
-            for begin, after in each.places(text):
-                kept += (text[end:begin], REDACTED)
-                end = after
-            text = "".join((*kept, text[end:])) if kept else text
-        return text
+        return _without(self._patterns, text)
 
-    def redact_split(self, texts: Sequence[str]) -> list[str]:
-        """Texts that are shown one after another, without the two parts of a secret that one ends and the next begins
-        with; call `redact` for each of them as well."""
-        found = list(texts)
-        for index in range(len(found) - 1 if self._patterns else 0):
-            for each in self._patterns:
+    def redact_blocks(self, texts: Sequence[str]) -> list[str]:
+        """Texts that are shown one after another, without secrets: neither in one of them nor split over two."""
+        found, joined = list(texts), "".join(texts)
+        # One look at all of them, since a server may send thousands.
+        held = [each for each in self._patterns if each.may_be_in(joined)]
+        for index in range(len(found) - 1 if held else 0):
+            for each in held:
                 before, after = found[index][-each.longest :], found[index + 1][: each.longest]
                 for begin, end in each.places(before + after):
                     if begin < len(before) < end:
                         found[index] = found[index][: len(found[index]) - len(before) + begin] + REDACTED
                         found[index + 1] = found[index + 1][end - len(before) :]
-        return found
+        return [_without(held, text) for text in found] if held else found
 
     def redact_json(self, value: Any) -> Any:
         """The same for every string inside a JSON value, keys included."""
@@ -135,11 +130,11 @@ class Redactor:
     def result(self, result: ToolResult) -> ToolResult:
         """The same result without secrets, which a trace would keep and a policy would learn."""
         secrets = self._current()
-        texts = secrets.redact_split([block.text for block in result.content])
+        texts = secrets.redact_blocks([block.text for block in result.content])
         content = tuple(
             replace(
                 block,
-                text=secrets.redact(text),
+                text=text,
                 uri=secrets.redact_json(block.uri),
                 mime_type=secrets.redact_json(block.mime_type),
             )
@@ -193,6 +188,16 @@ def redacted_mcp_logs(link: Link) -> Generator[None]:
     finally:
         for logger in found:
             logger.removeFilter(redacting)
+
+
+def _without(patterns: Iterable[SecretPattern], text: str) -> str:
+    for each in patterns:
+        kept, end = list[str](), 0
+        for begin, after in each.places(text):
+            kept += (text[end:begin], REDACTED)
+            end = after
+        text = "".join((*kept, text[end:])) if kept else text
+    return text
 
 
 def _overlap(spelling: str, text: str) -> int:
