@@ -43,7 +43,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean fuzz
 
 install: $(VENV)/.installed
 
@@ -227,6 +227,10 @@ DAY ?= $(shell date +%-j)
 test-part: install third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu" --minutes 8 \
 		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
+
+# The same properties with 100 times as many examples, new ones on every run.
+fuzz: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz --hypothesis-profile fuzz --timeout 3600 --durations 0
 
 # The wheel, in dist/; its version is that of the last tag.
 wheel:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from gateway.errors import ConfigError
 
 _OWN = {"gateway", "mcp_servers", "mcp_wire", "rollout"}
+_VALUES, _UNPACKED = 100, 1000
+"""Values, and bytes in memory, for a byte of a Parquet file. Rows that differ at all have far fewer."""
+_SMALL = 1 << 16
+"""Bytes by which a file may be longer than it is: footers are not small, and short files repeat themselves."""
 
 
 @contextmanager
@@ -27,3 +32,30 @@ def parquet_needed(what: str) -> Generator[None]:
             raise
         problem = f"Parquet needs {error.name}, which is not installed"
         raise ConfigError(problem, file=what, remedy="pip install 'mcp-rollout[parquet]'") from error
+
+
+class UnpacksTooFar(ValueError):
+    """Of a Parquet file some hundred bytes may be gigabytes."""
+
+    def __init__(self) -> None:
+        super().__init__("unpacks to far more than its size")
+
+
+def batches_within(file: Any, size: int, *, batch_size: int, **chosen: Any) -> Iterator[Any]:
+    """Up to `batch_size` rows at a time of a `pyarrow.parquet.ParquetFile` of `size` bytes; `chosen` as `iter_batches`.
+
+    Raises:
+        UnpacksTooFar: it announces, or has, far more than files of its size.
+    """
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    parts = [group.column(number) for group in groups for number in range(group.num_columns)]
+    left, values = _UNPACKED * (size + _SMALL), sum(part.num_values for part in parts)
+    if values > _VALUES * (size + _SMALL) or sum(part.total_uncompressed_size for part in parts) > left:
+        raise UnpacksTooFar
+    # Each row may repeat the longest value, which a column has once.
+    longest = max((part.total_uncompressed_size for part in parts), default=0)
+    for batch in file.iter_batches(min(batch_size, left // max(longest, 1)), **chosen):
+        left -= batch.nbytes
+        if left < 0:
+            raise UnpacksTooFar
+        yield batch

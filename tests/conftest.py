@@ -19,6 +19,8 @@ ENDS = pytest.StashKey[float]()
 # The same examples on every run, and no clock: a busy machine is not a failure.
 settings.register_profile("mcp_rollout", deadline=None, derandomize=True, database=None)
 settings.load_profile("mcp_rollout")
+# `make fuzz`: other examples on every run, and many. A failing one is printed as a decorator that repeats it.
+settings.register_profile("fuzz", deadline=None, max_examples=10_000, print_blob=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -27,6 +27,13 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_every_test_that_the_list_of_threats_names_exists() -> None:
+    made = {name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "security.md").read_text()))
+    assert len(named) > 20
+    assert named - made == set()
+
+
 def test_every_module_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`([\w./]*\w\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
     packages = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -18,12 +19,12 @@ from gateway.server_events import ServerEvents
 from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 
 VERSION = 1
-TRAJECTORY = "${trajectory}"
-"""Placeholder for the trajectory's id, which differs in each replay."""
+_PLACEHOLDER = re.compile(r"\$\{trajectory(\$*)\}")
+"""Stands for the trajectory's id, which differs in each replay. A text that looks like it gets one more `$` inside."""
 _OF_THE_PROTOCOL = "io.modelcontextprotocol/"
 """Keys of a result's `_meta` that say the same with every answer, such as the server's name."""
 _SHORTEST_ID = 16
-"""Shorter ids occur in too many innocent texts."""
+"""Shorter ids occur in too many innocent texts: of them, those with letters and others are found between others."""
 
 
 class Line(BaseModel):
@@ -174,7 +175,7 @@ def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -
     """
     where = f"{file}:{number}"
     try:
-        value: object = json.loads(text if trajectory is None else text.replace(TRAJECTORY, trajectory))
+        value: object = json.loads(text if trajectory is None else named(text, trajectory))
         return _LINE.validate_python(value)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
@@ -185,9 +186,21 @@ def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -
 
 
 def unnamed(text: str, trajectory: str) -> str:
-    """The text with a placeholder for the trajectory's id, unless the id is short."""
+    """JSON text with a placeholder for the trajectory's id, unless that is short and a mere word or number."""
+    text = _PLACEHOLDER.sub(r"${trajectory\1$}", text)
     # As it is written in JSON text, where an id may be escaped.
-    return text.replace(json.dumps(trajectory)[1:-1], TRAJECTORY) if len(trajectory) >= _SHORTEST_ID else text
+    written = re.escape(json.dumps(trajectory, ensure_ascii=False)[1:-1])
+    if len(trajectory) < _SHORTEST_ID:
+        if trajectory.isalpha() or not re.search("[A-Za-z]", trajectory):
+            return text
+        written = rf"(?:(?<![\w-])|(?<=\\[bfnrt])){written}(?![\w-])"
+    return re.sub(written, "${trajectory}", text)
+
+
+def named(text: str, trajectory: str) -> str:
+    """The opposite of `unnamed`."""
+    written = json.dumps(trajectory, ensure_ascii=False)[1:-1]
+    return _PLACEHOLDER.sub(lambda found: f"${{trajectory{found[1][1:]}}}" if found[1] else written, text)
 
 
 def json_schema() -> dict[str, Any]:

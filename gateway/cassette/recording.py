@@ -15,7 +15,6 @@ from typing import Any
 
 from gateway.cassette.lines import (
     VERSION,
-    CassetteLine,
     Header,
     RecordedCall,
     RecordedGateway,
@@ -126,9 +125,9 @@ class RecordedLeases:
                 tools_changed=tape.tools_changed,
             )
             # Also of a lease that was cancelled: its calls without an outcome say where it was cut.
-            lines: list[CassetteLine] = [lease, *(call.line() for call in tape.calls)]
+            calls = [dump(call.line(), self._secrets.redact, request.trajectory) for call in tape.calls]
             # One write per lease: a call belongs to the lease before it, so lines of concurrent leases must not mix.
-            self._recorder.write([dump(line, self._secrets.redact, request.trajectory) for line in lines])
+            self._recorder.write([dump(lease, self._secrets.redact), *calls])
 
 
 class _Taped:

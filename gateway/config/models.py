@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from gateway.config.calls import CallsConfig, ElicitationConfig, SamplingConfig, Seconds, Section, connectable
 from gateway.config.tool_selection import ToolSelection
@@ -59,11 +59,13 @@ class ClientCredentialsConfig(Section):
     """Space-separated scopes."""
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
     """How the secret is sent to the token endpoint."""
+    token_endpoint: str | None = None
+    """Where the secret may be sent besides the issuer's origin, if the issuer names a token endpoint elsewhere."""
 
-    @field_validator("issuer")
+    @field_validator("issuer", "token_endpoint")
     @classmethod
-    def _names_a_host(cls, value: str) -> str:
-        return connectable(value, "issuer")
+    def _names_a_host(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return None if value is None else connectable(value, str(info.field_name))
 
 
 class ServerConfig(Section):
@@ -117,6 +119,9 @@ class ServerConfig(Section):
     """MiB of private writable memory for each process of the server (RLIMIT_DATA)."""
     max_cpu_s: int | None = Field(default=None, ge=1)
     """Seconds of CPU time for each process of the server, over its whole life (RLIMIT_CPU)."""
+    secrets: tuple[str, ...] | None = None
+    """Names of variables, headers, options, query keys and arguments in this entry whose values are secret although
+    their names do not say so. If given, an entry without secrets is not reported."""
     log_level: LogLevel = "info"
     """The trace keeps the server's log messages of at least this level."""
 
@@ -183,6 +188,12 @@ class ServerConfig(Section):
                 yield InvalidValue(f"{key} needs a {needed}, and the entry has a {given}", f"remove {key}")
         if self.start == "fork" and self.command is None:
             yield InvalidValue("start: fork needs a command", "remove start")
+        fixed = [name for change in self.tools.change.values() for name in change.fixed]
+        texts = (*self.env, *self.env.values(), *self.headers, *self.headers.values(), *self.args, self.url or "")
+        words = {word.strip("-") for text in (*texts, *fixed) for word in re.findall(r"[\w.-]+", text)}
+        for name in self.secrets or ():
+            if name.lstrip("-") not in words:
+                yield InvalidValue(f"secrets names {name!r}, which is not in the entry", "correct the name")
         if (self.max_memory_mb or self.max_cpu_s) and self.command is None:
             problem = "max_memory_mb and max_cpu_s need a command; other servers have no process here"
             yield InvalidValue(problem, "remove them")

@@ -102,6 +102,8 @@ class Connection:
     """What to connect to; called once."""
     protocol: NegotiatedProtocol
     """Shared by all connections to the server."""
+    redactor: Redactor
+    """Shared likewise."""
     on_tools_changed: Callable[[Connection], None] | None = None
     """Called, possibly often, when the server announces that its list of tools has changed."""
     answered: frozenset[RequestKind] = frozenset()
@@ -135,12 +137,11 @@ class Connection:
         self._abandoned: str | None = None
         in_flight = InFlightCalls()
         self._requests = ServerRequests(in_flight)
-        self._redactor = Redactor(self.config, self.protocol.tokens)
         self._link.on_notification = self._on_notification
-        self._link.redact = self._redactor.text
-        self._calls = Calls(self.server, self.config, self._link, in_flight, self._redactor)
+        self._link.redact = self.redactor.text
+        self._calls = Calls(self.server, self.config, self._link, in_flight, self.redactor)
         self.call = self._calls.call
-        self.forwarding = Forwarding(self.server, self._link, self._calls, in_flight, self._redactor)
+        self.forwarding = Forwarding(self.server, self._link, self._calls, in_flight, self.redactor)
         # A lambda, because `_suspect` is replaced by each probe.
         self._calls.on_timeout = lambda: self._suspect.set()
         self._suspect = anyio.Event()
@@ -211,11 +212,11 @@ class Connection:
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._not_in_time()
         except GatewayError as error:
-            self._error = self._redactor.error(error)
+            self._error = self.redactor.error(error)
         except ConfigError as error:
             self._error = error
         except Exception as error:  # boundary: a server, its transport or a factory; it ends this connection only
-            self._error = self._redactor.error(cannot_start(self.server, self.config, self._link, error))
+            self._error = self.redactor.error(cannot_start(self.server, self.config, self._link, error))
             if self._opened.is_set():
                 log.warning("connection.broke", server=self.server, problem=str(self._error))
         finally:
@@ -245,7 +246,7 @@ class Connection:
             scope.deadline = math.inf
             self._opened.set()
             async with anyio.create_task_group() as watching:
-                watching.start_soon(watch_tool_changes, client, self.server, self._tools_changed, self._redactor.text)
+                watching.start_soon(watch_tool_changes, client, self.server, self._tools_changed, self.redactor.text)
                 watching.start_soon(self._probe_after_timeouts)
                 # mcp's client notices a dead transport with its next request only; the link knows at once.
                 await self._link.over.wait()
@@ -310,13 +311,13 @@ class Connection:
     async def _read_server(self, client: Client) -> None:
         self.tools, self.malformed = await self._list(client.session)
         self.tools_with_secrets = tuple(
-            self._redactor.text(tool.name) for tool in self.tools if self._redactor.leaks(tool)
+            self.redactor.text(tool.name) for tool in self.tools if self.redactor.leaks(tool)
         )
-        self.instructions = self._calls.instructions = self._redactor.text(client.instructions or "")
-        self.identity = identity_of(client, self._redactor.text)
+        self.instructions = self._calls.instructions = self.redactor.text(client.instructions or "")
+        self.identity = identity_of(client, self.redactor.text)
         if self.relays:
             declared = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-            self.capabilities = self._redactor.json(declared)
+            self.capabilities = self.redactor.json(declared)
         has = {
             ResourceKind.INSTRUCTIONS: self.instructions,
             ResourceKind.RESOURCES: client.server_capabilities.resources,
@@ -328,7 +329,7 @@ class Connection:
         roles = {name: role for role, name in self.config.roles.items()}
         most_bytes = self.config.max_message_bytes
         tools, faults = await list_definitions(session, self.server, roles, most_bytes, self.protocol.listing)
-        return tuple(tools), tuple(self._redactor.text(fault) for fault in faults)
+        return tuple(tools), tuple(self.redactor.text(fault) for fault in faults)
 
     async def list_again(self) -> tuple[ToolDefinition, ...] | None:
         """The tools as the server defines them now; None if it does not list them within `start_timeout_s`."""
@@ -336,7 +337,7 @@ class Connection:
             try:
                 return (await self._list(self._calls.session))[0] if self._calls.session is not None else None
             except MCP_FAILURES as error:
-                problem = self._redactor.text(describe(error))
+                problem = self.redactor.text(describe(error))
                 log.warning("connection.not_listed_again", server=self.server, problem=problem)
         return None
 

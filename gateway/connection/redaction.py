@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from pydantic_core import to_json
 
 from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.connection.secret_patterns import SecretPattern
+from gateway.connection.secret_values import SHORTEST, EntryTexts
 from gateway.errors import GatewayError
 from gateway.transport.link import Link
 from gateway.types import ToolDefinition, ToolResult
 
 REDACTED = "[secret]"
-_SHORTEST = 6
-"""Shorter values occur in too many innocent texts."""
-_WORDS = frozenset(
-    "key apikey token secret secrets password passwd passphrase pwd pass credential credentials auth authorization "
-    "cookie bearer pat dsn".split()
-)
-_ENDINGS = ("password", "passwd", "passphrase", "token", "secret", "apikey", "credential", "credentials")
-"""Ends of words that mean a secret although other words run into them, as in PGPASSWORD."""
-_SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-_USERINFO = re.compile(r"\w://(?:[^/\s:@]*:([^/\s@]+)|([^/\s:@]{16,}))@")
-"""A password in a url, or a user as long as only a token is."""
-_PAIR = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(\S.*)", re.DOTALL)
-"""`NAME=value` and `Name: value`, as options take variables and headers."""
-_SCHEME = re.compile(r"(?:Bearer|Basic|Token)\s+(.+)", re.IGNORECASE)
+
+
+def entry_texts(config: ServerConfig) -> EntryTexts:
+    values = {f"env.{name}": value for name, value in config.env.items()}
+    values |= {f"headers.{name}": value for name, value in config.headers.items()}
+    return EntryTexts(values, config.args, config.url, config.secrets or ())
 
 
 class Secrets:
-    """The secret values of one server.
+    """The secret values of one server, as `EntryTexts` finds them, searched for as `SecretPattern` spells them.
 
-    A value is secret by its place: under a name that means one (`API_KEY`, `Authorization`, `--token`), as a password
-    in a URL, or among client credentials. It is searched for as it is and as `secret_forms` spells it. Values of fewer
-    than 6 characters are not searched for.
+    Values of fewer than 6 characters are not searched for.
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        self.values = set[str]()
-        """Empty where there is nothing to redact."""
-        self._forms: list[str] = []
-        """What is searched for: the values, and how they look in encoded texts; longer ones first."""
-        self._in_json: list[str] = []
-        """The same as a JSON text has them."""
-        for value in _found(config):
-            self.add(value)
+        texts = entry_texts(config)
+        found = {*texts.secrets(), *texts.in_json([change.fixed for change in config.tools.change.values()])}
+        if config.client_credentials is not None:
+            found.add(config.client_credentials.client_secret.get_secret_value())
+        self._of_entry = {value for value in found if len(value) >= SHORTEST}
+        self._patterns: list[SecretPattern] = []
+        """Longer values first, since one may contain another."""
+        self.add(())
 
-    def add(self, value: str) -> None:
-        if len(value) >= _SHORTEST and value not in self.values:
-            self.values.add(value)
-            self._forms = sorted({*self._forms, *forms_of(value)}, key=len, reverse=True)
-            self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1] for form in self._forms]
+    def __bool__(self) -> bool:
+        """Whether there is anything to redact."""
+        return bool(self._patterns)
+
+    def add(self, issued: Collection[str]) -> None:
+        """Search for these as well, in place of those of the last call."""
+        wanted = self._of_entry | {value for value in issued if len(value) >= SHORTEST}
+        kept = [each for each in self._patterns if each.value in wanted]
+        made = [SecretPattern(value) for value in wanted.difference(each.value for each in kept)]
+        self._patterns = sorted((*kept, *made), key=lambda each: len(each.value), reverse=True)
 
     def redact(self, text: str, *, cut_before: bool = False) -> str:
         """The text with every secret value replaced. Redact before cutting a text: half a secret is not found.
@@ -67,28 +60,27 @@ class Secrets:
             cut_before: Whether the text is the end of a longer one, and may begin with the rest of a secret.
         """
         if cut_before:
-            text = text[max((_overlap(form, text) for form in self._forms), default=0) :]
-        for form in self._forms:
-            if form in text:
-                text = text.replace(form, REDACTED)
-        return text
+            usual = [spelling for each in self._patterns for spelling in each.usual]
+            text = text[max((_overlap(spelling, text) for spelling in usual), default=0) :]
+        return _without(self._patterns, text)
 
-    def redact_split(self, texts: Sequence[str]) -> list[str]:
-        """Texts that are shown one after another, without the two parts of a secret that one ends and the next begins
-        with; call `redact` for each of them as well."""
-        found = list(texts)
-        longest = len(self._forms[0]) - 1 if self._forms else 0
-        for index in range(len(found) - 1):
-            seam = found[index][-longest:] + found[index + 1][:longest]
-            for form in self._forms:
-                if form in seam and (size := _split_at(form, found[index], found[index + 1])):
-                    found[index] = found[index][:-size] + REDACTED
-                    found[index + 1] = found[index + 1][len(form) - size :]
-        return found
+    def redact_blocks(self, texts: Sequence[str]) -> list[str]:
+        """Texts that are shown one after another, without secrets: neither in one of them nor split over two."""
+        found, joined = list(texts), "".join(texts)
+        # One look at all of them, since a server may send thousands.
+        held = [each for each in self._patterns if each.may_be_in(joined)]
+        for index in range(len(found) - 1 if held else 0):
+            for each in held:
+                before, after = found[index][-each.longest :], found[index + 1][: each.longest]
+                for begin, end in each.places(before + after):
+                    if begin < len(before) < end:
+                        found[index] = found[index][: len(found[index]) - len(before) + begin] + REDACTED
+                        found[index + 1] = found[index + 1][end - len(before) :]
+        return [_without(held, text) for text in found] if held else found
 
     def redact_json(self, value: Any) -> Any:
         """The same for every string inside a JSON value, keys included."""
-        if not self.values or not self._within(value):
+        if not self._patterns or not self._within(value):
             return value
         if isinstance(value, str):
             return self.redact(value)
@@ -104,10 +96,10 @@ class Secrets:
         if isinstance(value, str) or not value:
             return True
         try:
-            text = to_json(value).decode()
+            text = to_json(value)
         except ValueError:
             return True
-        return any(form in text for form in self._in_json)
+        return any(each.may_be_in(text) for each in self._patterns)
 
 
 Broken = TypeVar("Broken", bound=GatewayError)
@@ -123,7 +115,8 @@ class Redactor:
     def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = Secrets(config)
         self._tokens = tokens if config.client_credentials is not None else None
-        self.needed = bool(self._secrets.values) or self._tokens is not None
+        self._seen: tuple[str, ...] = ()
+        self.needed = bool(self._secrets) or self._tokens is not None
         """Whether there are secrets, or may be."""
 
     def error(self, error: Broken) -> Broken:
@@ -137,11 +130,11 @@ class Redactor:
     def result(self, result: ToolResult) -> ToolResult:
         """The same result without secrets, which a trace would keep and a policy would learn."""
         secrets = self._current()
-        texts = secrets.redact_split([block.text for block in result.content])
+        texts = secrets.redact_blocks([block.text for block in result.content])
         content = tuple(
             replace(
                 block,
-                text=secrets.redact(text),
+                text=text,
                 uri=secrets.redact_json(block.uri),
                 mime_type=secrets.redact_json(block.mime_type),
             )
@@ -162,8 +155,9 @@ class Redactor:
         return self.json(held) != held
 
     def _current(self) -> Secrets:
-        for token in self._tokens() if self._tokens is not None else ():
-            self._secrets.add(token)
+        if self._tokens is not None and (issued := tuple(self._tokens())) != self._seen:
+            self._seen = issued
+            self._secrets.add(issued)
         return self._secrets
 
 
@@ -196,72 +190,19 @@ def redacted_mcp_logs(link: Link) -> Generator[None]:
             logger.removeFilter(redacting)
 
 
-def _split_at(form: str, before: str, after: str) -> int:
-    """How many characters of `form` end one text where the rest of it begins the next; 0 where they do not."""
-    sizes = range(min(len(form) - 1, len(before)), 0, -1)
-    return next((size for size in sizes if before.endswith(form[:size]) and after.startswith(form[size:])), 0)
+def _without(patterns: Iterable[SecretPattern], text: str) -> str:
+    for each in patterns:
+        kept, end = list[str](), 0
+        for begin, after in each.places(text):
+            kept += (text[end:begin], REDACTED)
+            end = after
+        text = "".join((*kept, text[end:])) if kept else text
+    return text
 
 
-def _overlap(secret: str, text: str) -> int:
-    """How many characters of the text's beginning end the secret."""
-    return next((size for size in range(len(secret) - 1, 0, -1) if text.startswith(secret[-size:])), 0)
-
-
-def _found(config: ServerConfig) -> Iterator[str]:
-    for name, value in (*config.env.items(), *config.headers.items()):
-        yield from _in_value(value, secret=is_secret_name(name))
-    yield from _in_arguments(config.args)
-    if config.url is not None:
-        split = urlsplit(config.url)
-        yield from _in_userinfo(split.username or "", split.password or "")
-        for name, value in parse_qsl(split.query):
-            yield from _in_value(value, secret=is_secret_name(name))
-    for change in config.tools.change.values():
-        for name, value in change.fixed.items():
-            if isinstance(value, str):
-                yield from _in_value(value, secret=is_secret_name(name))
-    if config.client_credentials is not None:
-        yield config.client_credentials.client_secret.get_secret_value()
-
-
-def _in_userinfo(user: str, password: str) -> Iterator[str]:
-    """As the URL spells it, decoded, and as it travels. A user without a password is a token."""
-    yield from (password or user, unquote(password or user))
-    if user or password:
-        yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
-
-
-def _in_arguments(arguments: tuple[str, ...]) -> Iterator[str]:
-    previous = ""
-    for argument in arguments:
-        option, given, value = argument.partition("=")
-        if option.startswith("-") and given:
-            yield from _in_value(value, secret=is_secret_name(option))
-            yield from _in_pair(value)
-        else:
-            yield from _in_value(argument, secret=previous.startswith("-") and is_secret_name(previous))
-            yield from _in_pair(argument)
-        previous = argument
-
-
-def _in_pair(text: str) -> Iterator[str]:
-    if match := _PAIR.fullmatch(text):
-        yield from _in_value(match[2], secret=is_secret_name(match[1]))
-
-
-def _in_value(value: str, *, secret: bool) -> Iterator[str]:
-    for password, token in _USERINFO.findall(value):
-        yield password or token
-    if secret:
-        yield value
-        if match := _SCHEME.match(value):
-            yield match.group(1)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable, header, option or query key of this name holds a secret."""
-    words = [word.lower() for word in _SPLIT.split(name)]
-    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words)
+def _overlap(spelling: str, text: str) -> int:
+    """How many characters of the text's beginning end the spelling of a secret."""
+    return next((size for size in range(len(spelling) - 1, 0, -1) if text.startswith(spelling[-size:])), 0)
 
 
 class CassetteSecrets:
@@ -275,38 +216,3 @@ class CassetteSecrets:
         for secrets in self._secrets:
             value = secrets.redact_json(value)
         return value
-
-
-"""Shorter forms occur in too many innocent texts."""
-_FOR_HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-_ESCAPE = re.compile(r"%[0-9A-F]{2}")
-
-
-def forms_of(secret: str) -> tuple[str, ...]:
-    """The secret itself, and the other texts that spell it; longer ones first, since one may contain another."""
-    forms = {secret, *_percent_encoded(secret), *_in_json(secret), *_in_base64(secret.encode("utf-8", "replace"))}
-    return tuple(sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True))
-
-
-def _percent_encoded(secret: str) -> Iterator[str]:
-    for form in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
-        yield form
-        yield _ESCAPE.sub(lambda escape: escape[0].lower(), form)
-
-
-def _in_json(secret: str) -> Iterator[str]:
-    """Within the quotes of a JSON string, as the common writers escape it."""
-    for ascii_only in (False, True):
-        form = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
-        yield form
-        yield form.replace("/", "\\/")
-        yield form.translate(_FOR_HTML)
-
-
-def _in_base64(secret: bytes) -> Iterator[str]:
-    """Alone, and within longer data: of that, a secret determines different characters for each place modulo 3."""
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        yield encode(secret).decode()
-        for before in range(3):
-            text = encode(b"\0" * before + secret).decode()
-            yield text[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6]

@@ -16,7 +16,7 @@ import structlog
 from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
 from gateway.connection.answerers import requests_answered
 from gateway.connection.connection import Connection
-from gateway.connection.redaction import Redactor
+from gateway.connection.redaction import Redactor, entry_texts
 from gateway.errors import GatewayError, ServerUnavailable
 from gateway.leases.janitor import LEASE_DIR, OWNER, Janitor, bundled, placed
 from gateway.leases.taking import Bundle
@@ -56,6 +56,10 @@ class Openings:
         self._redactors = {
             server: Redactor(config.servers[server], protocol.tokens) for server, protocol in self.protocols.items()
         }
+        for server, entry in config.servers.items():
+            if entry.secrets is None and (places := entry_texts(entry).unnamed()):
+                remedy = "name it under secrets; `secrets: []` says that there is none"
+                log.warning("server.secret_unnamed", server=server, places=places, remedy=remedy)
         self.connections: set[Connection] = set()
         """All that have not ended."""
         self.http: HttpConnections
@@ -181,6 +185,7 @@ class Openings:
             config,
             target,
             protocol,
+            self._redactors[server],
             on_tools_changed=self.watch.notice,
             answered=answered,
             relays=self._relays,

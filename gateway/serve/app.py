@@ -28,6 +28,7 @@ from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.params import InvalidParams, Params
 from gateway.transport.messages import read_json
+from mcp_wire.door import is_loopback
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
 from mcp_wire.http_server import http_server
@@ -119,7 +120,7 @@ class ServeApp:
         if address is None:
             if scope["path"] != "/metrics":
                 raise Refused(404, f"nothing is served here: the endpoint is {PATH}, a world's address {PATH}/NAME")
-            if scope["method"] == "GET":
+            if scope["method"] == "GET" and not bearer.is_client:
                 return DirectAnswer(200, self._metrics(), CONTENT_TYPE)
         match scope["method"]:
             case "POST" if address is not None:
@@ -200,6 +201,11 @@ class ServeApp:
         if not isinstance(given, dict):
             raise InvalidParams("_meta must be an object")
         meta = cast("dict[str, Any]", given)
+        if bearer.is_client:
+            # Its requests are the client face's, which knows neither leases nor harness tools.
+            if method in self._lease_face.methods or LEASE_META in meta:
+                raise Refused(403, "this token is an MCP client's: leases need one of --token-file")
+            return None
         if method == "tools/call" and LEASE_META in meta:
             return await self._lease_face.call(Params(params), bearer)
         # Other clients discover what mcp's server has to say: all that the servers offer.
@@ -276,6 +282,9 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
     """
     # Here: where the address is taken, uvicorn would end the program.
     listener = _listen(config)
+    if not is_loopback(config.host):
+        remedy = "put a proxy that speaks TLS in front, unless only trusted machines reach this address"
+        log.warning("serve.no_tls", host=config.host, problem="tokens and texts travel in the clear", remedy=remedy)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     async with anyio.create_task_group() as tasks:

@@ -36,7 +36,7 @@ class Share:
     @classmethod
     def of(cls, places: int, config: ServeConfig) -> Share:
         """Of a gateway's places: a trainer leaves one to each other bearer, and clients have an equal part each."""
-        bearers = max(len(config.tokens), 1)
+        bearers = max(len(config.tokens) + len(config.client_tokens), 1)
         return cls(
             leases=max(places - bearers + 1, 1),
             worlds=max(places // bearers, 1),
@@ -52,6 +52,8 @@ class Bearer:
     """A number for metrics; the token itself is in no log."""
     limits: TokenLimits
     share: Share = field(default_factory=Share)
+    is_client: bool = False
+    """Whether it is an MCP client's, which gets no leases and no metrics."""
     digest: str = ""
     """The beginning of the token's: who it is in the names of trajectories, whatever the order of the tokens."""
     calls: int = 0
@@ -81,8 +83,11 @@ class Admission:
 
     def __init__(self, config: ServeConfig, places: int) -> None:
         share = Share.of(places, config)
-        tokens = [token.get_secret_value() for token in config.tokens]
-        self.bearers = [Bearer(str(n), config.limits, share, digest=mark(each)) for n, each in enumerate(tokens)]
+        tokens = [token.get_secret_value() for token in (*config.tokens, *config.client_tokens)]
+        self.bearers = [
+            Bearer(str(n), config.limits, share, is_client=n >= len(config.tokens), digest=mark(each))
+            for n, each in enumerate(tokens)
+        ]
         self._holders = Holders(dict(zip(tokens, self.bearers, strict=True)))
         if not tokens:
             self.bearers = [Bearer("", config.limits, share)]

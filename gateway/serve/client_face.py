@@ -160,7 +160,8 @@ class ClientFace:
             # mcp's server answers these, or refuses them.
             if ctx.method == "ping" or (modern and ctx.method == "initialize"):
                 return await call_next(ctx)
-            extensions = {} if _place(ctx)[0] else _EXTENSIONS  # leases are not opened at a world's address
+            at, bearer = _place(ctx)
+            extensions = {} if at or bearer.is_client else _EXTENSIONS  # leases are not opened at a world's address
             if ctx.method == "initialize":
                 # Before mcp's server accepts it: a session without a world would be one that is refused everything.
                 if "lease" not in connection.state:

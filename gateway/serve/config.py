@@ -38,6 +38,8 @@ class ServeConfig(BaseModel):
     """0 takes a free one."""
     tokens: tuple[SecretStr, ...] = ()
     """Bearer tokens, each with its own leases and limits; without one, every client is the same bearer."""
+    client_tokens: tuple[SecretStr, ...] = ()
+    """Bearer tokens of MCP clients, which get the policy's tools in worlds of their own, and no leases."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, besides addresses and this machine's own, that a request's Host header may have."""
     limits: TokenLimits = TokenLimits()
@@ -64,10 +66,10 @@ class ServeConfig(BaseModel):
 
     @model_validator(mode="after")
     def _secured(self) -> Self:
-        if not self.tokens and not is_loopback(self.host):
+        if not (self.tokens or self.client_tokens) and not is_loopback(self.host):
             problem = f"{self.host} is reachable from other machines, and there is no token"
             raise InvalidValue(problem, "name a file with one token a line: --token-file; or listen at 127.0.0.1")
-        for token in self.tokens:
+        for token in (*self.tokens, *self.client_tokens):
             if len(token.get_secret_value()) < SHORTEST_TOKEN:
                 raise InvalidValue(f"a token is shorter than {SHORTEST_TOKEN} characters", "openssl rand -hex 32")
         return self

@@ -18,7 +18,7 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from gateway.config.models import ServerConfig
 from gateway.sdk import ClientCredentials
 from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Address, certificates
+from gateway.transport.http_address import Address, certificates, place
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from mcp_wire.chat_api import Completing
 
@@ -70,6 +70,9 @@ class Authority:
             scope=given.scope,
             issuer=given.issuer,
         )
+        endpoints = [given.issuer] if given.token_endpoint is None else [given.issuer, given.token_endpoint]
+        self._issuers = {place(httpx2.URL(url)) for url in endpoints}
+        self._own = place(httpx2.URL(config.url))
         self._timeout_s = config.start_timeout_s
         self._renewing = anyio.Lock()
         self._renewals = 0
@@ -160,11 +163,15 @@ class Authority:
         challenge = [each for each in answer.headers if each[0] == b"www-authenticate"]
         denied = httpx2.Response(answer.status, headers=challenge, request=request)
         flow = self._provider.async_auth_flow(request)
-        asked = False
+        asked, unnamed = False, ""
         try:
             outgoing = await anext(flow)
             while True:
-                if outgoing is not request:
+                if outgoing is not request and not self._is_named(outgoing):
+                    origins = "the entry's issuer and token_endpoint"
+                    unnamed = f"; {str(outgoing.url)[:200]} was not asked, which is at another origin than {origins}"
+                    response = httpx2.Response(404, request=outgoing)
+                elif outgoing is not request:
                     response = await self._ask(outgoing)
                 # The rejection of which is known already. When it wants to send it again, it has a token.
                 elif not asked:
@@ -175,9 +182,17 @@ class Authority:
         except StopAsyncIteration:
             raise AuthorizationFailed("the server rejected the token") from None
         except OAuthFlowError as error:
-            raise AuthorizationFailed(f"authorization failed: {type(error).__name__}") from None
+            raise AuthorizationFailed(f"authorization failed: {type(error).__name__}{unnamed}") from None
         finally:
             await flow.aclose()
+
+    def _is_named(self, outgoing: httpx2.Request) -> bool:
+        """Whether the entry names the origin of a request: for the secret the issuer's, for metadata the server's too.
+
+        Servers can name any others, such as addresses that only this machine reaches.
+        """
+        origin = place(outgoing.url)
+        return origin in self._issuers or (outgoing.method == "GET" and origin == self._own)
 
     async def _ask(self, outgoing: httpx2.Request) -> httpx2.Response:
         """The answer, read whole."""

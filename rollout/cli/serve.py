@@ -32,6 +32,9 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="Bearer tokens, one a line; each has its own leases and limits.")
     ] = None,
+    client_token_file: Annotated[
+        Path | None, typer.Option(help="Tokens of MCP clients, one a line: the policy's tools, and no leases.")
+    ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Serve every user and program of this machine, without a token.")
     ] = False,
@@ -52,14 +55,15 @@ def serve(
     The first line of standard output is the address. Without --token-file and --no-token, the second one is the header
     with which requests are answered, which has a token made for this program.
     """
-    if no_token and token_file is not None:
+    if no_token and (token_file or client_token_file) is not None:
         raise ConfigError("there are tokens as well", key="--no-token", remedy="leave it or --token-file out")
     tokens = read_tokens(token_file) if token_file is not None else ()
+    client_tokens = read_tokens(client_token_file) if client_token_file is not None else ()
     made = secrets.token_urlsafe(24) if not (tokens or no_token) and is_loopback(host) else None
     if made is not None:
         tokens = (SecretStr(made),)
     given = {"host": host, "port": port, "tokens": tokens, "allowed_hosts": allow_host or (), "idle_s": idle_s}
-    given |= {"task": task, "seed": seed, "drain_s": drain_s, "receive_s": receive_s}
+    given |= {"client_tokens": client_tokens, "task": task, "seed": seed, "drain_s": drain_s, "receive_s": receive_s}
     config = validate(ServeConfig, given, file="mcp-rollout serve")
     anyio.run(_serve, load_target(file, environments_dir), config, made)
 

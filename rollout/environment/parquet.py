@@ -14,7 +14,10 @@ from typing import Any
 from gateway.errors import ConfigError
 from gateway.private_files import replacing
 from rollout.environment.task import Task, VerlColumns, WorldCall
-from rollout.extras import parquet_needed
+from rollout.extras import UnpacksTooFar, batches_within, parquet_needed
+
+_READ_ROWS = 512
+"""Rows that are unpacked at a time."""
 
 
 @cache
@@ -47,11 +50,15 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Read the rows of a file, in order.
 
     Raises:
-        ConfigError: the file does not exist, is not a Parquet file, or pyarrow is not installed.
+        ConfigError: the file does not exist, is not a Parquet file, unpacks to far more than its size, or pyarrow is
+            not installed.
     """
-    with _opened(path) as pq:
-        table = pq.read_table(path)
-    yield from table.to_pylist()
+    with _opened(path) as pq, pq.ParquetFile(path) as file:
+        try:
+            for batch in batches_within(file, path.stat().st_size, batch_size=_READ_ROWS):
+                yield from batch.to_pylist()
+        except UnpacksTooFar as error:
+            raise ConfigError(str(error), file=path, remedy="write it again") from error
 
 
 def count_rows(path: Path) -> int:

@@ -24,6 +24,7 @@ import structlog
 
 from gateway.errors import ConfigError
 from gateway.private_files import private
+from rollout.extras import UnpacksTooFar, batches_within
 from rollout.trace.archive_records import records_of
 from rollout.trace.archive_rows import row_of
 from rollout.trace.columns import FORMAT_VERSION, LATER, VERSION_KEY, encodings, schema
@@ -116,10 +117,8 @@ class ArchiveReader:
         rows = self._rows
         if group != self._group or rows is None:
             with _opened(self.path) as file:
-                try:
-                    self._rows = rows = file.read_row_group(group)
-                except (pa.ArrowException, OSError) as error:
-                    raise TornArchive(f"has a damaged part: {error}", file=self.path) from error
+                parts = list(_batches_of(file, self.path, row_groups=[group], batch_size=_READ_ROWS))
+                self._rows = rows = pa.Table.from_batches(parts, file.schema_arrow)
             self._group = group
         (batch,) = rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
         return next(_traces(batch, self.path))
@@ -152,12 +151,12 @@ def rows_of(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
-    """`file.iter_batches`; raises TornArchive where a part behind a whole footer is damaged."""
-    batches = file.iter_batches(**chosen)
+    """`file.iter_batches`; raises TornArchive where a part behind a whole footer is damaged, or unpacks too far."""
+    batches = batches_within(file, path.stat().st_size, **chosen)
     while True:
         try:
             batch = next(batches, None)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnpacksTooFar) as error:
             raise TornArchive(f"has a damaged part: {error}", file=path) from error
         if batch is None:
             return

@@ -31,6 +31,8 @@ BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another reader that brings the same index up to date."""
 _VERSION = 6
 _COMMIT_ROWS = 2000
+_MOST_MEMORY = 256 << 20
+"""Bytes of SQLite in a process with a bound on the time of queries: `where` can make values of any length."""
 _STEPS_BETWEEN_CHECKS = 50_000
 """Instructions of SQLite between two looks at the clock."""
 _TABLES = f"""
@@ -49,7 +51,7 @@ class Index:
     Args:
         directory: of the traces. Where it cannot be written, the index is made in a temporary directory.
         path: of the index's file; beside the traces by default.
-        query_timeout_s: seconds after which a query ends with an error; None for no limit.
+        query_timeout_s: seconds after which a query ends with an error, and one that takes 256 MiB; None for no limit.
         skipped: logs files that cannot be read, also those of which that was known before; one of its own by default.
     """
 
@@ -139,6 +141,7 @@ class Index:
         database.row_factory = sqlite3.Row
         if self._query_timeout_s is not None:
             database.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS_BETWEEN_CHECKS)
+            database.execute(f"PRAGMA hard_heap_limit = {_MOST_MEMORY}")
         return database
 
     def _move(self) -> None:

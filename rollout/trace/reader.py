@@ -185,9 +185,9 @@ class Traces:
         """
         try:
             yield from self._index.query(statement, values)
-        except sqlite3.Error as error:
-            remedy = f"an SQL expression over {', '.join(COLUMNS)}"
-            raise ConfigError(f"cannot be asked for: {error}", key="where", remedy=remedy) from error
+        except (sqlite3.Error, MemoryError) as error:
+            remedy, problem = f"an SQL expression over {', '.join(COLUMNS)}", str(error) or "it takes too much memory"
+            raise ConfigError(f"cannot be asked for: {problem}", key="where", remedy=remedy) from error
 
 
 def check_directory(directory: Path) -> None:

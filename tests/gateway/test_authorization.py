@@ -40,6 +40,7 @@ class Issuer:
         self.seen: list[Request] = []
         self.lifetime_s = 3600
         self.answer: Callable[[], Response] | None = None
+        self.token_endpoint = ""
         self.gate = anyio.Event()
         self.gate.set()
         self.tokens = 0
@@ -56,7 +57,7 @@ class Issuer:
             {
                 "issuer": self.address,
                 "authorization_endpoint": f"{self.address}/authorize",
-                "token_endpoint": f"{self.address}/token",
+                "token_endpoint": self.token_endpoint or f"{self.address}/token",
                 "response_types_supported": ["code"],
                 "grant_types_supported": ["client_credentials"],
             }
@@ -80,6 +81,7 @@ class Resource:
         self._issuer = issuer
         self.seen: list[Request] = []
         self.body: Callable[[], AsyncIterator[bytes]] | None = None
+        self.challenge: dict[str, str] = {}
         self.app = Starlette(
             routes=[
                 Route("/.well-known/oauth-protected-resource/{path:path}", self._about),
@@ -98,12 +100,14 @@ class Resource:
         current = f"Bearer access-token-{self._issuer.tokens}"
         if self._issuer.tokens and request.headers.get("authorization") == current:
             return Response("in")
-        return StreamingResponse(self.body(), 401) if self.body is not None else Response("out", 401)
+        if self.body is not None:
+            return StreamingResponse(self.body(), 401)
+        return Response("out", 401, headers=self.challenge)
 
 
 @asynccontextmanager
 async def guarded(
-    userinfo: str = "", **more: Any
+    userinfo: str = "", token_endpoint: str | None = None, **more: Any
 ) -> AsyncGenerator[tuple[Callable[[], Awaitable[str]], Issuer, Resource]]:
     issuer = Issuer()
     resource = Resource(issuer)
@@ -111,7 +115,12 @@ async def guarded(
         config = ServerConfig.model_validate(
             {
                 "url": f"{resource.address.replace('http://', 'http://' + userinfo)}/mcp",
-                "client_credentials": {"issuer": issuer.address, "client_id": "me", "client_secret": "client-secret-1"},
+                "client_credentials": {
+                    "issuer": issuer.address,
+                    "client_id": "me",
+                    "client_secret": "client-secret-1",
+                    "token_endpoint": token_endpoint,
+                },
                 **more,
             }
         )
@@ -256,6 +265,36 @@ async def test_a_token_whose_answer_has_no_end_or_never_comes_is_given_up() -> N
         with anyio.fail_after(20), pytest.raises(AuthorizationFailed, match="no token within 1 s"):
             await post()
         issuer.gate.set()
+
+
+async def test_metadata_at_an_address_that_only_the_server_names_is_not_asked_for() -> None:
+    internal = Issuer()
+    async with listening(internal.app) as internal.address, guarded() as (post, issuer, resource):
+        resource.challenge = {
+            "www-authenticate": f'Bearer resource_metadata="{internal.address}/.well-known/oauth-protected-resource"'
+        }
+        assert await post() == "in"  # by the metadata at the server's own address
+        assert internal.seen == []
+    async with listening(internal.app) as internal.address, guarded() as (post, issuer, resource):
+        issuer.address = internal.address  # as the resource has it, not the entry
+        with pytest.raises(AuthorizationFailed, match=rf"{internal.address}/\S+ was not asked"):
+            await post()
+        assert internal.seen == []
+
+
+async def test_the_secret_goes_to_the_issuer_s_origin_and_to_the_endpoint_that_the_entry_names() -> None:
+    other = Issuer()
+    async with listening(other.app) as other.address:
+        async with guarded() as (post, issuer, _):
+            issuer.token_endpoint = f"{other.address}/token"
+            with pytest.raises(AuthorizationFailed, match=rf"{other.address}/token was not asked"):
+                await post()
+            assert other.seen == []
+        async with guarded(token_endpoint=f"{other.address}/token") as (post, issuer, _):
+            issuer.token_endpoint = f"{other.address}/token"
+            issuer.tokens = 1  # what `other` is going to issue
+            assert await post() == "in"
+            assert [request.url.path for request in other.seen] == ["/token"]
 
 
 async def test_user_and_password_of_a_url_reach_no_other_host_and_no_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,8 @@ from starlette.routing import Route
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.config.models import ServerConfig
-from gateway.connection.redaction import Redactor, Secrets, is_secret_name
+from gateway.connection.redaction import Redactor, Secrets
+from gateway.connection.secret_values import is_secret_name
 from gateway.errors import ToolsChanged
 from gateway.types import Content, ContentKind, ToolResult
 

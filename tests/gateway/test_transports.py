@@ -24,7 +24,8 @@ from starlette.routing import Mount, Route
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session, load_servers
 from gateway.config.models import ServerConfig
-from gateway.connection.redaction import Secrets, is_secret_name
+from gateway.connection.redaction import Secrets
+from gateway.connection.secret_values import is_secret_name
 from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
 
 pytestmark = pytest.mark.anyio

@@ -17,6 +17,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from gateway import Gateway, GatewayConfig, Session, ToolDefinition
 from gateway.config.models import ServerConfig
 from gateway.connection.connection import Connection
+from gateway.connection.redaction import Redactor
 from gateway.errors import ToolsChanged
 from gateway.leases.watch import ToolWatch
 from gateway.transport.negotiated import NegotiatedProtocol, Target
@@ -140,9 +141,8 @@ class Unlistable(Connection):
 
 
 async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothing_else() -> None:
-    connection = Unlistable(
-        "other", ServerConfig(command="unused"), lambda link: Target(None, False), NegotiatedProtocol()
-    )
+    unused = ServerConfig(command="unused")
+    connection = Unlistable("other", unused, lambda link: Target(None, False), NegotiatedProtocol(), Redactor(unused))
     async with anyio.create_task_group() as tasks:
         watch = ToolWatch(tasks)
         tasks.start_soon(watch.run)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 from pydantic import ValidationError
-from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served
+from served import OTHER_TOKEN, TOKEN, RawClient, at, client, remote, served
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ConfigError, HarnessError, HostRefused
@@ -83,6 +84,38 @@ async def test_a_trajectorys_id_is_leased_once_at_a_time(mini: Entries, config: 
         answer = await RawClient(running.url, TOKEN).ask("mcp-rollout/leases/open", params)
         assert code(answer) == "server_unavailable"
         assert await RawClient(running.url, OTHER_TOKEN).open("a")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_clients_token_neither_leases_nor_resets_nor_scores_nor_reads_the_catalogue(
+    mini: Entries, config: Config, mode: str
+) -> None:
+    made = config(store=mini("put", "get", "reset", "score", scope="session"))
+    async with served(made, tokens=(TOKEN,), client_tokens=(OTHER_TOKEN,)) as running:
+        handle = await RawClient(running.url, TOKEN).open("a")
+        raw = RawClient(running.url, OTHER_TOKEN)
+        for method in ("catalogue", "open", "renew", "check", "cancel", "close"):
+            params = {"key": "k", "trajectory": "k", "seed": 1, "_meta": {"mcp-rollout/lease": handle}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": f"mcp-rollout/leases/{method}", "params": params}
+            assert (await raw.post(message)).status_code == 403
+            escaped = json.dumps(message).replace("mcp-rollout/lease", "mcp-rollout\\/lease").encode()
+            assert "result" not in (await raw.post(escaped, accept="application/json, text/event-stream")).text
+        for tool in ("get", "reset", "score"):
+            params = {"name": tool, "arguments": {}, "_meta": {"mcp-rollout/lease": handle, "mcp-rollout/call": tool}}
+            called = await raw.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+            assert called.status_code == 403
+        async with httpx2.AsyncClient(headers=raw.headers) as http:
+            assert (await http.get(running.url.replace("/mcp", "/metrics"))).status_code == 405
+        with pytest.raises(HostRefused):
+            async with Gateway(made, hosts=at(running.url, OTHER_TOKEN)):
+                pass
+        async with client(running.url, OTHER_TOKEN, mode) as user:
+            assert {tool.name for tool in (await user.list_tools()).tools} == {"put", "get"}
+            assert not (user.server_capabilities.extensions or user.server_capabilities.experimental)
+            assert not (await user.call_tool("put", {"text": "plum"})).is_error
+            for tool in ("reset", "score"):
+                assert (await user.call_tool(tool, {})).is_error
+        assert running.leases  # the trainer's goes on
 
 
 async def test_a_policy_reaches_no_harness_tool(mini: Entries, config: Config) -> None:

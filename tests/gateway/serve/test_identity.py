@@ -89,3 +89,22 @@ async def test_nothing_that_a_client_writes_under_our_prefix_goes_upstream(tmp_p
     stamped = [meta for meta in metas if "mine" in meta]
     assert {meta["mcp-rollout/seed"] for meta in stamped} == {5}
     assert all(meta["mcp-rollout/trajectory"].startswith("client-") for meta in stamped)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_clients_token_does_not_reach_the_servers(mode: str) -> None:
+    seen: list[str] = []
+    server = MCPServer("headers", log_level="CRITICAL")
+
+    @server.tool()
+    async def look(ctx: Context) -> str:
+        seen.append(json.dumps(dict(ctx.headers or {})))
+        return "seen"
+
+    del look  # registered
+    async with serving(server, "http") as entry:
+        own = {**entry, "headers": {"authorization": "Bearer of the entry"}}
+        async with served(GatewayConfig.model_validate({"servers": {"headers": own}}), tokens=(TOKEN,)) as running:
+            async with client(running.url, TOKEN, mode) as user:
+                assert text(await user.call_tool("look", {})) == "seen"
+    assert "Bearer of the entry" in seen[0] and TOKEN not in seen[0]

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from memory import peak_growth
 from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
@@ -216,3 +217,20 @@ def test_a_partial_last_line_is_added_when_it_is_whole(tmp_path: Path) -> None:
         shutil.copy(journal, journal.with_name("copy.jsonl"))
         traces.refresh()
         assert traces.count() == 4 and traces.count(f"stop_reason = '{StopReason.USER_DONE}'") == 4
+
+
+def test_a_question_of_the_page_is_bounded_in_memory(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    with Traces(tmp_path) as traces:
+        asked = traces.beside(query_timeout_s=60)
+        assert asked.count("length(hex(zeroblob(100))) = 200") == 1
+        for value in (
+            "hex(zeroblob(400000000))",
+            "printf('%.*c', 900000000, 'x')",
+            "replace(hex(zeroblob(9999)), '0', hex(zeroblob(99999)))",
+        ):
+            with peak_growth() as growth, pytest.raises(ConfigError, match="cannot be asked for"):
+                asked.count(f"length({value}) > 0")
+            assert growth() < 300 << 20
+        assert asked.count() == 1
+        asked.close()

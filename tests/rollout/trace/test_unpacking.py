@@ -1,0 +1,78 @@
+"""A Parquet file that unpacks to far more than its size is refused wherever it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from memory import peak_growth
+from structlog.testing import capture_logs
+from trace_samples import recorded_trace
+
+from gateway.errors import ConfigError
+from rollout.environment.parquet import read_rows
+from rollout.trace.archive import ArchiveReader, read_archive, write_archive
+from rollout.trace.columns import schema
+from rollout.trace.files import ARCHIVE_SUFFIX, TornArchive
+from rollout.trace.reader import Traces
+
+MIB = 1 << 20
+
+
+def repeated(value: str, times: int) -> pa.Table:
+    """One text in every row, of which the file has it once."""
+    column = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), times), [value])
+    return pa.table({"prompt": column})
+
+
+def written(path: Path, table: pa.Table) -> Path:
+    # Without Arrow's schema, in which the column is a dictionary: readers are to see texts.
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        store_schema=False,
+        write_statistics=False,
+        row_group_size=1 << 23,
+        max_rows_per_page=1 << 23,
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "times"),
+    [
+        ("x" * 1000, 4_000_000),
+        pytest.param("x" * 60_000_000, 70, marks=pytest.mark.full),
+        pytest.param("x" * 200_000, 20_000, marks=pytest.mark.full),
+    ],
+)
+def test_rows_that_unpack_to_gigabytes_are_refused(value: str, times: int, tmp_path: Path) -> None:
+    table = repeated(value, times)
+    path = written(tmp_path / "rows.parquet", table)
+    assert path.stat().st_size < 10_000 and len(value) * times >= 4_000_000_000
+    with peak_growth() as growth, pytest.raises(ConfigError, match="unpacks to far more than its size"):
+        for _ in read_rows(path):
+            pass
+    assert growth() < 500 * MIB
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
+    rows = {field.name: pa.nulls(150_000, field.type) for field in schema()}
+    pq.write_table(pa.table(rows, schema=schema()), path, compression="zstd")
+    for read in (lambda: list(read_archive(path)), lambda: ArchiveReader(path).read(0)):
+        with pytest.raises(TornArchive, match="unpacks to far more than its size"):
+            read()
+    write_archive(tmp_path / f"b{ARCHIVE_SUFFIX}", [recorded_trace("whole")] * 3)
+    with capture_logs() as logs, Traces(tmp_path) as traces:
+        assert traces.count() == 3
+    (skipped,) = [line for line in logs if line["event"] == "skipped"]
+    assert skipped["file"] == str(path) and "unpacks to far more" in skipped["problem"]
+
+
+def test_rows_that_compress_well_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.parquet", repeated("The same system prompt in every row. " * 20, 50_000))
+    assert sum(1 for _ in read_rows(path)) == 50_000
