@@ -13,10 +13,11 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -47,6 +48,8 @@ class Experiment:
     """Of the first step; it falls to 0 along a cosine."""
     held_out: Literal["retail_fitting", "retail_validation"] = "retail_fitting"
     """The environment whose test split is served before and after: for the measurement, or to choose settings."""
+    overrides: Mapping[str, object] = MappingProxyType({})
+    """Further overrides of verl's configuration."""
 
 
 @dataclass(kw_only=True)
@@ -81,8 +84,24 @@ def learn(experiment: Experiment) -> Result:
         collect(home, experiment.held_out)
     with timed(seconds, "warm-up"):
         prepare_model(home, experiment.seed)
+    return trained(experiment, seconds)
+
+
+def trained(experiment: Experiment, seconds: dict[str, float]) -> Result:
+    """Train the model in the experiment's home on the rows there, and write `result.json`.
+
+    Args:
+        seconds: Of each part so far, by name.
+    """
+    home = experiment.home
     with timed(seconds, "GRPO"):
-        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=experiment.learning_rate)
+        train(
+            home,
+            seed=experiment.seed,
+            steps=experiment.steps,
+            learning_rate=experiment.learning_rate,
+            more=experiment.overrides,
+        )
     validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in validations})
     before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))
@@ -96,13 +115,18 @@ def learn(experiment: Experiment) -> Result:
     return result
 
 
-def collect(home: Path, held_out: str = "retail_fitting") -> None:
-    """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees."""
-    command("run", "retail_any", "--engine", "expert", "--split", "train", "--out", home / "expert")
+def collect(home: Path, held_out: str = "retail_fitting", *, environments: Path | None = None) -> None:
+    """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees.
+
+    Args:
+        environments: Directory of the environments; None for the included ones.
+    """
+    there = () if environments is None else ("--environments-dir", environments)
+    command("run", "retail_any", *there, "--engine", "expert", "--split", "train", "--out", home / "expert")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
-    command("data", "retail_fitting", "--split", "train", "-o", home / "train.parquet")
-    command("data", held_out, "--split", "test", "-o", home / "test.parquet")
-    command("tool-config", *sorted({"retail_fitting", held_out}), "-o", home / "tool_config.yaml")
+    command("data", "retail_fitting", *there, "--split", "train", "-o", home / "train.parquet")
+    command("data", held_out, *there, "--split", "test", "-o", home / "test.parquet")
+    command("tool-config", *sorted({"retail_fitting", held_out}), *there, "-o", home / "tool_config.yaml")
 
 
 def prepare_model(home: Path, seed: int) -> None:
