@@ -40,7 +40,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal demo-program experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -183,6 +183,10 @@ demo-control: install
 # The demo's training with AReaL in verl's place, and its control.
 demo-areal: install areal
 	$(BIN)/python examples/demo_areal.py
+
+# The demo's training through an unchanged openai-agents in the built-in agent's place, two seeds, each with its control.
+demo-program: install clients
+	$(BIN)/python examples/demo_program.py
 
 # Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
 experiment: install

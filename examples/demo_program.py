@@ -2,8 +2,8 @@
 
     python examples/demo_program.py [--seeds 0 1] [--steps 12] [--out outputs/demo-program]
 
-For each seed a warm-up, a training and a control with a learning rate of zero; then a table. Needs `make clients`. Task,
-rows and settings are those of `examples/demo.py`, but for the number of steps and the customer, whose only message is
+For each seed a warm-up, a training and a control with a learning rate of zero; then a table. Needs `make clients`.
+Tasks and settings are those of `examples/demo.py`, but for the number of steps and the customer, whose only message is
 in the prompt. Each part is kept: the same command goes on where it was interrupted.
 """
 
@@ -88,7 +88,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of the warm-up and sampling")
     parser.add_argument("--steps", type=int, default=STEPS, help="GRPO steps (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("outputs/demo-program"), help="directory (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("outputs/demo-program"), help="directory (default: %(default)s)"
+    )
     return parser.parse_args(arguments)
 
 

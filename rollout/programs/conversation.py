@@ -114,15 +114,3 @@ class Waiting:
             return False
         more = messages[len(self.told.messages) :]
         return not more or (len(more) == 1 and isinstance(self.outcome, Answer) and self.outcome.covers(more[0]))
-
-
-def normalised(messages: Sequence[Message]) -> list[Message]:
-    """The messages as chat templates take them: one system message, first; later ones are a user's."""
-    said: list[Message] = []
-    for message in messages:
-        role = "system" if message["role"] == "developer" else message["role"]
-        if role == "system" and len(said) == 1 and said[0]["role"] == "system":
-            said[0] = {**said[0], "content": f"{said[0]['content']}\n\n{message['content']}"}
-            continue
-        said.append({**message, "role": "user" if role == "system" and said else role})
-    return said

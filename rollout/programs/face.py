@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -58,6 +59,14 @@ class Placed:
     url: str
     home: str = ""
     """The program's directory; `HOME` in its place in what the policy reads, so that siblings have the same prompts."""
+    frozen: Sequence[tuple[re.Pattern[bytes], bytes]] = ()
+    """What else of a request's JSON is replaced, and by what."""
+
+    def seen(self, raw: bytes) -> bytes:
+        """A request's JSON as the policy reads it."""
+        for pattern, text in self.frozen:
+            raw = pattern.sub(lambda _, text=text: text, raw)
+        return raw.replace(self.home.encode(), HOME.encode()) if self.home else raw
 
 
 class Face:
@@ -187,8 +196,7 @@ class _Exchange:
             size, more = size + len(parts[-1]), bool(message.get("more_body"))
             if size > _MOST_BYTES:
                 raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
-        raw, home = b"".join(parts), self._placed.home.encode()
-        body: Any = json.loads(raw.replace(home, HOME.encode()) if home else raw)
+        body: Any = json.loads(self._placed.seen(b"".join(parts)))
         if not isinstance(body, dict):
             raise Unreadable("the request is not a JSON object")
         return cast("Json", body)

@@ -12,10 +12,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 
-def teach(path: Path, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, steps: int = 80) -> Path:
+def teach(
+    path: Path,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    *,
+    steps: int = 80,
+    vocab_size: int = 1024,
+) -> Path:
     """Make a tiny model and overfit it to `messages`; about ten seconds."""
     corpus = [str(tools), *(str(message) for message in messages)]
-    make_tiny_model(path, corpus=corpus, vocab_size=1024, hidden=64, layers=2)
+    make_tiny_model(path, corpus=corpus, vocab_size=vocab_size, hidden=64, layers=2)
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path)
     encoded = tokenizer.apply_chat_template(list(messages), tools=list(tools), tokenize=True, return_dict=False)

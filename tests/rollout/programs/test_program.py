@@ -37,12 +37,13 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def test_a_program_plays_in_a_directory_that_its_siblings_have_under_the_same_name(tmp_path: Path) -> None:
+async def test_siblings_read_one_name_of_their_directory_and_one_time(tmp_path: Path) -> None:
     played_at: list[list[int]] = []
     outcomes: list[Any] = []
 
     async def one(number: int) -> None:
-        made = await played(tmp_path / str(number), PLAY, agent=odd("plain"), trajectory=f"{number}{'a' * 9}")
+        agent = odd("plain", frozen={"at [0-9]+": "at noon"})
+        made = await played(tmp_path / str(number), PLAY, agent=agent, trajectory=f"{number}{'a' * 9}")
         outcomes.append((made.trace.failure, made.trace.stop_reason, made.differences(), made.notes))
         played_at.append(made.trace.earlier[0].prompt_ids if made.trace.earlier else made.trace.prompt_ids)
 
@@ -51,7 +52,9 @@ async def test_a_program_plays_in_a_directory_that_its_siblings_have_under_the_s
             tasks.start_soon(one, number)
     assert outcomes == [(None, StopReason.ANSWERED, 0, [("plum", 3.0)])] * 3
     assert played_at[0] == played_at[1] == played_at[2]
-    assert "In /home/rollout-program, HOME /home/rollout-program" in told.tokenizer_for("hermes").decode(played_at[0])
+    assert "In /home/rollout-program, HOME /home/rollout-program, at noon" in told.tokenizer_for("hermes").decode(
+        played_at[0]
+    )
 
 
 @pytest.mark.parametrize("how", ["hang", "ignore"])
@@ -78,8 +81,17 @@ async def test_what_a_program_leaves_in_sessions_of_their_own_is_gone_when_it_is
         made = await played(tmp_path, PLAY, agent=odd("fork", str(file)))
         assert made.trace.failure is None and made.trace.reward is not None
         pids = list(map(int, file.read_text().split()))
-        assert len(pids) == 2 and all(map(gone, pids))
+        assert len(pids) == 3 and all(map(gone, pids))
         done.set()
+
+
+async def test_a_program_with_too_many_processes_is_ended_with_all_of_them_and_scored(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    made = await played(tmp_path, PLAY, agent=odd("bomb", str(file), max_processes=20))
+    (mark,) = [mark for mark in made.trace.turns[0].marks if mark.kind is MarkKind.PROGRAM_ENDED]
+    assert made.trace.failure is None and mark.detail.endswith("it had more than 20 processes")
+    pids = list(map(int, file.read_text().split()))
+    assert len(pids) > 20 and all(map(gone, pids))
 
 
 async def test_a_flood_of_output_is_read_and_its_end_is_on_record(tmp_path: Path) -> None:
@@ -90,8 +102,9 @@ async def test_a_flood_of_output_is_read_and_its_end_is_on_record(tmp_path: Path
     assert len(mark.detail) < 5000
 
 
-async def test_a_program_that_is_killed_is_withdrawn(tmp_path: Path) -> None:
-    made = await played(tmp_path, PLAY, agent=odd("die"))
+@pytest.mark.parametrize("how", ["die", "orphan"])
+async def test_a_program_that_is_killed_is_withdrawn(tmp_path: Path, how: str) -> None:
+    made = await played(tmp_path, PLAY, agent=odd(how))
     assert made.trace.failure is not None
     assert made.trace.failure.message == "the program was killed by SIGKILL"
 
@@ -126,6 +139,7 @@ async def test_a_program_that_takes_no_turn_is_withdrawn_with_what_it_said(tmp_p
         ({}, "names no program"),
         ({"command": ["sh"], "env": {"A": "${model.nmae}"}}, "has ${model.nmae}, which is none of"),
         ({"command": ["sh"], "files": {"../x": ""}}, "files must be in the program's directory"),
+        ({"command": ["sh"], "frozen": {"(": ""}}, "frozen has '('"),
         ({"command": ["no-such-program"]}, "no program 'no-such-program'"),
         ({"preset": "codx"}, "there is no preset 'codx'"),
     ],
