@@ -1,7 +1,7 @@
 """Start a server process that dies with its parent and within its limits; run as a script in the child.
 
-`python -I -S guard.py PARENT_PID LIMITS COMMAND ARGS...` asks Linux for SIGKILL when the parent dies (PARENT_PID 0: any
-parent), takes LIMITS (`NAME=SOFT:HARD,...`, names as in `resource` without `RLIMIT_`, or `-`) and becomes the command. A
+`python -I -S guard.py PARENT_PID LIMITS COMMAND ARGS...` asks Linux for SIGKILL when the parent dies (0 is any parent),
+takes LIMITS (`NAME=SOFT:HARD,...`, names as in `resource` without `RLIMIT_`, or `-`) and becomes the command. A
 `preexec_fn` could do the same, but it forks the whole trainer, page tables and all, and runs Python in a process with
 half its threads missing. The signal follows the death of the *thread* that started the child: start servers from the
 thread whose event loop lives as long as the worker.
