@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import told
 from told import Engine, note, played
@@ -23,6 +25,14 @@ from rollout.trace.record import StopReason
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 ODD = Path(__file__).parents[2] / "support" / "odd_program.py"
 PLAY = [note(), "Done."]
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from rollout.programs.process import Limits, run_process
+
+home, *command = sys.argv[1:]
+asyncio.run(run_process(command, Path(home), "", Limits(None, None, 256, 0.5), files={}, env={}, stdin=""))
+"""
 
 
 def odd(how: str, *more: str, **fields: Any) -> dict[str, Any]:
@@ -92,6 +102,22 @@ async def test_a_program_with_too_many_processes_is_ended_with_all_of_them_and_s
     assert made.trace.failure is None and mark.detail.endswith("it had more than 20 processes")
     pids = list(map(int, file.read_text().split()))
     assert len(pids) > 20 and all(map(gone, pids))
+
+
+async def test_a_worker_that_dies_leaves_nothing_of_its_programs(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    program = "trap '' TERM; echo $$ >> $0; env -i setsid sh -c 'echo $$ >> $0; sleep 600' $0 & sleep 600"
+    worker = await anyio.open_process([sys.executable, "-c", WORKER, str(tmp_path), "sh", "-c", program, str(file)])
+    with anyio.fail_after(60):
+        while not file.exists() or len(pids := list(map(int, file.read_text().split()))) < 2:
+            assert worker.returncode is None
+            await anyio.lowlevel.checkpoint()
+        ends = [os.pidfd_open(pid) for pid in pids]
+        worker.kill()
+        for end in ends:
+            await anyio.wait_readable(end)
+            os.close(end)
+        await worker.aclose()
 
 
 async def test_a_flood_of_output_is_read_and_its_end_is_on_record(tmp_path: Path) -> None:
