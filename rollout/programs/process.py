@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import anyio
 import structlog
@@ -79,7 +78,6 @@ async def run_process(
     *,
     files: Mapping[str, str],
     env: Mapping[str, str],
-    stdin: str,
 ) -> tuple[str, bool]:
     """Run a program in its directory until it ends; when cancelled, SIGTERM for its group, then SIGKILL for its tree.
 
@@ -99,7 +97,7 @@ async def run_process(
         transport, watched = await asyncio.get_running_loop().subprocess_exec(
             _Watched,
             *argv,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             cwd=home,
             env=child_env({"HOME": str(home), "PWD": str(home), "NO_PROXY": "127.0.0.1", **env, OWNER: mark}),
@@ -108,10 +106,6 @@ async def run_process(
     except (OSError, ValueError) as error:
         raise AgentError(f"the program cannot be started: {error}") from error
     try:
-        if stdin:
-            pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
-            pipe.write(stdin.encode(errors="replace"))
-            pipe.write_eof()
         await watched.exited.wait()
         with anyio.move_on_after(_LAST_WORDS_S):
             await watched.said_all.wait()

@@ -168,7 +168,7 @@ class Function(_Played):
 class Program(_Played):
     """Plays by a program that speaks to a model endpoint and an MCP server.
 
-    `command`, `files`, `env` and `stdin` may have placeholders: `${model.url}` (it ends in `/v1`), `${model.root}`
+    `command`, `files` and `env` may have placeholders: `${model.url}` (it ends in `/v1`), `${model.root}`
     (without it), `${model.key}`, `${model.name}`, `${model.small}` (for what it asks beside the conversation),
     `${mcp.url}`, `${prompt}`, `${system}`, `${home}`, `${context_tokens}`.
 
@@ -177,7 +177,6 @@ class Program(_Played):
         command: The program and its arguments; with a preset, in place of the preset's.
         files: Text by path in the program's directory, which is its HOME and where it starts.
         env: Environment variables beside the few that servers get, too.
-        stdin: What it reads on its standard input.
         frozen: By regular expression, the text that the policy reads in its place: for what a program writes into its
             prompts by itself, such as the date, so that siblings have the same prompt. Requests are searched as JSON.
         max_memory_mb: Of each of its processes, as of a server's.
@@ -190,7 +189,6 @@ class Program(_Played):
     command: list[str] = field(default_factory=list[str])
     files: dict[str, str] = field(default_factory=dict[str, str])
     env: dict[str, str] = field(default_factory=dict[str, str])
-    stdin: str = ""
     frozen: dict[str, str] = field(default_factory=dict[str, str])
     max_memory_mb: int | None = None
     max_cpu_s: int | None = None
@@ -205,7 +203,7 @@ class Program(_Played):
         self._frozen = [_compiled(*each) for each in {**found.get("frozen", {}), **self.frozen}.items()]
         if not self.command:
             raise ValueError("names no program: give command or preset")
-        for text in (*self.command, *self.files.values(), *self.env.values(), self.stdin):
+        for text in (*self.command, *self.files.values(), *self.env.values()):
             for name in _PLACE.findall(text):
                 if name not in _PLACES:
                     raise ValueError(f"has ${{{name}}}, which is none of {', '.join(_PLACES)}")
@@ -254,7 +252,6 @@ class Program(_Played):
                 Limits(self.max_memory_mb, self.max_cpu_s, self.max_processes, self.close_timeout_s / 2),
                 files={name: filled(text) for name, text in self.files.items()},
                 env={name: filled(text) for name, text in self.env.items()},
-                stdin=filled(self.stdin),
             )
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from rollout.programs.process import Limits, run_process
 
 home, *command = sys.argv[1:]
-asyncio.run(run_process(command, Path(home), "", Limits(None, None, 256, 0.5), files={}, env={}, stdin=""))
+asyncio.run(run_process(command, Path(home), "", Limits(None, None, 256, 0.5), files={}, env={}))
 """
 
 
