@@ -57,7 +57,7 @@ def function(tool: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     tools = [{"type": "function", "function": function(tool)} for tool in mcp("tools/list")["tools"]]
-    opening = f"In {os.getcwd()}, HOME {os.environ['HOME']}, at {time.time_ns()}"
+    opening = f"In {os.getcwd()}, HOME {os.environ['HOME']}, at {time.strftime('%Y-%m-%d')}T{time.time_ns()}"
     messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
     while True:
         message = post(f"{MODEL}/chat/completions", {"model": "m", "messages": messages, "tools": tools})["choices"][0][

@@ -52,7 +52,7 @@ async def test_siblings_read_one_name_of_their_directory_and_one_time(tmp_path: 
     outcomes: list[Any] = []
 
     async def one(number: int) -> None:
-        agent = odd("plain", frozen={"at [0-9]+": "at noon"})
+        agent = odd("plain", frozen={"at [0-9T-]+": "at noon"})
         made = await played(tmp_path / str(number), PLAY, agent=agent, trajectory=f"{number}{'a' * 9}")
         outcomes.append((made.trace.failure, made.trace.stop_reason, made.differences(), made.notes))
         played_at.append(made.trace.earlier[0].prompt_ids if made.trace.earlier else made.trace.prompt_ids)
