@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -48,7 +47,7 @@ class Experiment:
     """Of the first step; it falls to 0 along a cosine."""
     held_out: Literal["retail_fitting", "retail_validation"] = "retail_fitting"
     """The environment whose test split is served before and after: for the measurement, or to choose settings."""
-    overrides: Mapping[str, object] = MappingProxyType({})
+    overrides: Mapping[str, object] = field(default_factory=dict[str, object])
     """Further overrides of verl's configuration."""
 
 
