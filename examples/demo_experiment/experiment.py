@@ -13,7 +13,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +47,6 @@ class Experiment:
     """Of the first step; it falls to 0 along a cosine."""
     held_out: Literal["retail_fitting", "retail_validation"] = "retail_fitting"
     """The environment whose test split is served before and after: for the measurement, or to choose settings."""
-    overrides: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Further overrides of verl's configuration."""
 
 
 @dataclass(kw_only=True)
@@ -83,24 +81,8 @@ def learn(experiment: Experiment) -> Result:
         collect(home, experiment.held_out)
     with timed(seconds, "warm-up"):
         prepare_model(home, experiment.seed)
-    return trained(experiment, seconds)
-
-
-def trained(experiment: Experiment, seconds: dict[str, float]) -> Result:
-    """Train the model in the experiment's home on the rows there, and write `result.json`.
-
-    Args:
-        seconds: Of each part so far, by name.
-    """
-    home = experiment.home
     with timed(seconds, "GRPO"):
-        train(
-            home,
-            seed=experiment.seed,
-            steps=experiment.steps,
-            learning_rate=experiment.learning_rate,
-            more=experiment.overrides,
-        )
+        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=experiment.learning_rate)
     validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in validations})
     before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))
