@@ -48,7 +48,7 @@ def train_agents(
     *,
     limits: Mapping[str, Any] | None = None,
     prompt_tokens: int = 1024,
-    vocab_size: int = 1024,
+    taught: Mapping[str, Any] | None = None,
     timeout_s: float = 800,
     **variables: str,
 ) -> Run:
@@ -58,6 +58,7 @@ def train_agents(
         agents: By the name of its environment, the section `agent`.
         conversation: What the model learns by heart, of the first row's prompt and the world's tools.
         limits: Of the environments, beside their own.
+        taught: Further arguments of `teach`.
         variables: Of verl's environment.
     """
     environments, lock = home / "environments", home / "lock.yaml"
@@ -85,7 +86,7 @@ def train_agents(
         "data.shuffle": False,
         "data.max_prompt_length": prompt_tokens,
         "data.max_response_length": 640,
-        "actor_rollout_ref.model.path": teach(home / "model", messages, tools, vocab_size=vocab_size),
+        "actor_rollout_ref.model.path": teach(home / "model", messages, tools, **(taught or {})),
         "actor_rollout_ref.actor.optim.lr": 1e-3,
         # The taught policy earns the same reward in a whole group; an update needs something to follow.
         "actor_rollout_ref.actor.entropy_coeff": 0.01,

@@ -51,7 +51,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         as_the_program_tells_it,
         limits={"wall_clock_s": 900},
         prompt_tokens=20_000,
-        vocab_size=2048,
+        taught={"vocab_size": 2048, "learns_prompt": False},
         timeout_s=2300,
         PATH=path,
     )
@@ -72,7 +72,7 @@ def test_an_unchanged_program_was_trained_in_both_steps_with_one_prompt_for_all_
     for step in range(1, STEPS + 1):
         prompts = [record["prompt_ids"] for record in run.records if record["origin"]["step"] == step]
         assert prompts == [prompts[0]] * SAMPLES
-    assert any(turn["tools"] for record in run.records for turn in record["turns"])
+    assert any(event["server"] for record in run.records for turn in record["turns"] for event in turn["tools"])
 
 
 def test_every_token_is_the_engines_or_rendered_and_only_sampled_ones_are_in_the_loss(run: Run) -> None:
