@@ -57,13 +57,6 @@ class Answer:
             changes += [f"{what} {told!r} as {again[what]!r}" for what, told in own.items() if told != again[what]]
         return "; ".join(changes)[:_MOST_CHANGES]
 
-    def at(self, path: str, other: str) -> Answer:
-        """With another path in place of one."""
-        if not other:
-            return self
-        calls = [replace(call, arguments=call.arguments.replace(path, other)) for call in self.calls]
-        return replace(self, text=self.text.replace(path, other), calls=tuple(calls))
-
     def covers(self, message: Message) -> bool:
         """Whether a message is a part of it, as a program keeps it."""
         had = [call["id"] for call in message.get("tool_calls") or ()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -50,17 +51,23 @@ def gone(pid: int) -> bool:
 async def test_siblings_read_one_name_of_their_directory_and_one_time(tmp_path: Path) -> None:
     played_at: list[list[int]] = []
     outcomes: list[Any] = []
+    paths: list[str] = []
 
     async def one(number: int) -> None:
         agent = odd("plain", frozen={"at [0-9T-]+": "at noon"})
-        made = await played(tmp_path / str(number), PLAY, agent=agent, trajectory=f"{number}{'a' * 9}")
-        outcomes.append((made.trace.failure, made.trace.stop_reason, made.differences(), made.notes))
+        texts = [note('{"text": "/home/rollout-program/plum"}'), "Done."]
+        made = await played(tmp_path / str(number), texts, agent=agent, trajectory=f"{number}{'a' * 9}")
+        outcomes.append((made.trace.failure, made.trace.stop_reason, made.differences()))
+        ((path, _),) = made.notes
+        paths.append(path)
         played_at.append(made.trace.earlier[0].prompt_ids if made.trace.earlier else made.trace.prompt_ids)
 
     async with anyio.create_task_group() as tasks:
         for number in range(3):
             tasks.start_soon(one, number)
-    assert outcomes == [(None, StopReason.ANSWERED, 0, [("plum", 3.0)])] * 3
+    assert outcomes == [(None, StopReason.ANSWERED, 0)] * 3
+    # What the policy writes of the directory is each program's own.
+    assert len(set(paths)) == 3 and all(re.fullmatch(r".*/lease-\d+/plum", path) for path in paths)
     assert played_at[0] == played_at[1] == played_at[2]
     assert "In /home/rollout-program, HOME /home/rollout-program, at noon" in told.tokenizer_for("hermes").decode(
         played_at[0]
