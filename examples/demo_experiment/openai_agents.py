@@ -19,6 +19,8 @@ _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 LIBRARY = ROOT / ".venv-clients" / "mcp2" / "lib" / _PYTHON / "site-packages"
 TURNS = 8
 """More than the environments' limit, which ends a trajectory first."""
+WAIT_S = 120.0
+"""For the world: a worker's trajectories begin together, and openai-agents waits 5 s by default."""
 
 
 async def serve_customer(offered: Offered) -> None:
@@ -33,7 +35,8 @@ async def serve_customer(offered: Offered) -> None:
     system = offered.messages[0]["content"]
     client = AsyncOpenAI(base_url=offered.model_url, api_key=offered.model_key)
     model = OpenAIChatCompletionsModel(model="policy", openai_client=client)
-    async with client, MCPServerStreamableHttp(params={"url": offered.mcp_url}) as shop:
+    params = {"url": offered.mcp_url, "timeout": WAIT_S}
+    async with client, MCPServerStreamableHttp(params=params, client_session_timeout_seconds=WAIT_S) as shop:
         agent = Agent(name="Service", instructions=system, model=model, mcp_servers=[shop])
         await Runner.run(agent, offered.prompt, max_turns=TURNS)
 
