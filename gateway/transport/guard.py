@@ -1,7 +1,7 @@
 """Start a server process that dies with its parent and within its limits; run as a script in the child.
 
-`python -I -S guard.py PARENT_PID LIMITS COMMAND ARGS...` asks Linux for SIGKILL when the parent dies, takes LIMITS
-(`NAME=SOFT:HARD,...`, names as in `resource` without `RLIMIT_`, or `-`) and replaces itself by the command. A
+`python -I -S guard.py PARENT_PID LIMITS COMMAND ARGS...` asks Linux for SIGKILL when the parent dies (0 is any parent),
+takes LIMITS (`NAME=SOFT:HARD,...`, names as in `resource` without `RLIMIT_`, or `-`) and becomes the command. A
 `preexec_fn` could do the same, but it forks the whole trainer, page tables and all, and runs Python in a process with
 half its threads missing. The signal follows the death of the *thread* that started the child: start servers from the
 thread whose event loop lives as long as the worker.
@@ -37,7 +37,7 @@ _NEARLY = 0.9
 def main() -> None:
     parent, limits, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         os._exit(1)  # the parent died before the signal was requested
     if limits != "-":
         _take(limits)
@@ -73,10 +73,15 @@ def rlimits(max_memory_mb: int | None, max_cpu_s: int | None) -> list[tuple[str,
     return limits
 
 
-def guarded(command: list[str], limits: list[tuple[str, int, int]]) -> list[str]:
-    """The command line that runs this module and then `command`, which keeps its pid and pipes."""
+def guarded(command: list[str], limits: list[tuple[str, int, int]], *, parent: int | None = None) -> list[str]:
+    """The command line that runs this module and then `command`, which keeps its pid and pipes.
+
+    Args:
+        parent: Pid of the process that starts it, 0 where it is not known yet; this one by default.
+    """
     taken = ",".join(f"{name}={soft}:{hard}" for name, soft, hard in limits)
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), taken or "-", *command]
+    starter = os.getpid() if parent is None else parent
+    return [sys.executable, "-I", "-S", __file__, str(starter), taken or "-", *command]
 
 
 def out_of_memory(max_memory_mb: int | None, pid: int, stderr: bytes) -> str:

@@ -57,13 +57,6 @@ class Answer:
             changes += [f"{what} {told!r} as {again[what]!r}" for what, told in own.items() if told != again[what]]
         return "; ".join(changes)[:_MOST_CHANGES]
 
-    def at(self, path: str, other: str) -> Answer:
-        """With another path in place of one."""
-        if not other:
-            return self
-        calls = [replace(call, arguments=call.arguments.replace(path, other)) for call in self.calls]
-        return replace(self, text=self.text.replace(path, other), calls=tuple(calls))
-
     def covers(self, message: Message) -> bool:
         """Whether a message is a part of it, as a program keeps it."""
         had = [call["id"] for call in message.get("tool_calls") or ()]
@@ -114,15 +107,3 @@ class Waiting:
             return False
         more = messages[len(self.told.messages) :]
         return not more or (len(more) == 1 and isinstance(self.outcome, Answer) and self.outcome.covers(more[0]))
-
-
-def normalised(messages: Sequence[Message]) -> list[Message]:
-    """The messages as chat templates take them: one system message, first; later ones are a user's."""
-    said: list[Message] = []
-    for message in messages:
-        role = "system" if message["role"] == "developer" else message["role"]
-        if role == "system" and len(said) == 1 and said[0]["role"] == "system":
-            said[0] = {**said[0], "content": f"{said[0]['content']}\n\n{message['content']}"}
-            continue
-        said.append({**message, "role": "user" if role == "system" and said else role})
-    return said

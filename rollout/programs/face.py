@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -40,7 +41,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
 """By the end of the path."""
 _MOST_BYTES = 32 << 20
 """Longest request: a conversation of a long context, images excluded."""
-HOME = "/home/rollout-program"
+HOME = b"/home/rollout-program"
 _BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 1.0
 _FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
 """The one of each running event loop, while trajectories of programs are played there."""
@@ -58,6 +59,19 @@ class Placed:
     url: str
     home: str = ""
     """The program's directory; `HOME` in its place in what the policy reads, so that siblings have the same prompts."""
+    frozen: Sequence[tuple[re.Pattern[bytes], bytes]] = ()
+    """What else of a request's JSON is replaced, and by what."""
+
+    def seen(self, raw: bytes) -> bytes:
+        """A request's JSON as the policy reads it."""
+        for pattern, text in self.frozen:
+            raw = pattern.sub(lambda _, text=text: text, raw)
+        return raw.replace(self.home.encode(), HOME) if self.home else raw
+
+    def told(self, document: Any) -> bytes:
+        """An answer as JSON for the program, whose directory has its own name again."""
+        raw = to_json(document, inf_nan_mode="constants")
+        return raw.replace(HOME, self.home.encode()) if self.home else raw
 
 
 class Face:
@@ -139,10 +153,10 @@ class Face:
             await _Exchange(placed, dialect, receive, send).run()
         elif name == "models":
             models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
-            await _respond(send, 200, {"object": "list", "data": models, "has_more": False})
+            await _respond(send, 200, to_json({"object": "list", "data": models, "has_more": False}))
         else:
             problem = f"nothing is served at {path[:100]!r}: there are {', '.join(DIALECTS)}"
-            await _respond(send, 400, {"error": {"message": problem, "type": "invalid_request_error"}})
+            await _respond(send, 400, to_json({"error": {"message": problem, "type": "invalid_request_error"}}))
 
 
 class _Exchange:
@@ -161,7 +175,7 @@ class _Exchange:
         except (Unreadable, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             problem = str(error) if isinstance(error, Unreadable) else f"the request is malformed: {error!r}"
             seat.refused = problem
-            await _respond(self._send, 400, dialect.error(Refusal(problem)))
+            await self._respond(400, dialect.error(Refusal(problem)))
             return
         waiting, had = seat.ask(asked)
         if asked.stream:
@@ -169,12 +183,9 @@ class _Exchange:
             return
         await waiting.done.wait()
         if isinstance(waiting.outcome, Answer):
-            await _respond(self._send, 200, dialect.document(self._rest(waiting.outcome, had), body))
+            await self._respond(200, dialect.document(waiting.outcome.without(had), body))
         else:
-            await _respond(self._send, 400, dialect.error(waiting.outcome or seat.refusal))
-
-    def _rest(self, answer: Answer, had: Message | None) -> Answer:
-        return answer.without(had).at(HOME, self._placed.home)
+            await self._respond(400, dialect.error(waiting.outcome or seat.refusal))
 
     async def _body(self) -> Json | None:
         parts: list[bytes] = []
@@ -187,8 +198,7 @@ class _Exchange:
             size, more = size + len(parts[-1]), bool(message.get("more_body"))
             if size > _MOST_BYTES:
                 raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
-        raw, home = b"".join(parts), self._placed.home.encode()
-        body: Any = json.loads(raw.replace(home, HOME.encode()) if home else raw)
+        body: Any = json.loads(self._placed.seen(b"".join(parts)))
         if not isinstance(body, dict):
             raise Unreadable("the request is not a JSON object")
         return cast("Json", body)
@@ -205,12 +215,12 @@ class _Exchange:
         if not isinstance(waiting.outcome, Answer):
             refusal = waiting.outcome or self._placed.seat.refusal
             if not begun:
-                await _respond(self._send, 400, self._dialect.error(refusal))
+                await self._respond(400, self._dialect.error(refusal))
                 return
             await self._event(self._dialect.failed(refusal, body))
         else:
             begun = begun or await self._begin()
-            for event in self._dialect.events(self._rest(waiting.outcome, had), body):
+            for event in self._dialect.events(waiting.outcome.without(had), body):
                 await self._event(event)
             await self._send({"type": "http.response.body", "body": self._dialect.done, "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
@@ -223,13 +233,14 @@ class _Exchange:
     async def _event(self, event: Event) -> None:
         name, data = event
         head = f"event: {name}\n".encode() if name else b""
-        await self._send(
-            {"type": "http.response.body", "body": b"%sdata: %s\n\n" % (head, to_json(data)), "more_body": True}
-        )
+        body = b"%sdata: %s\n\n" % (head, self._placed.told(data))
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _respond(self, status: int, document: Json) -> None:
+        await _respond(self._send, status, self._placed.told(document))
 
 
-async def _respond(send: Send, status: int, document: Any) -> None:
-    body = to_json(document, inf_nan_mode="constants")
+async def _respond(send: Send, status: int, body: bytes) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

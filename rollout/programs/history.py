@@ -50,6 +50,8 @@ class Told:
 
     messages: tuple[Key, ...]
     tools: Key
+    opening: Key | None
+    """Of the first message of a user."""
 
     def begins(self, other: Told) -> bool:
         """Whether the other one continues it, with the same tools."""
@@ -74,7 +76,9 @@ class CallIds:
         return bool(ids) and all(id.startswith(self._prefix) for id in ids)
 
     def told(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Told:
-        return Told(tuple(map(self.key, messages)), _digest(tools))
+        keys = tuple(map(self.key, messages))
+        opening = next((key for key, each in zip(keys, messages, strict=True) if each["role"] == "user"), None)
+        return Told(keys, _digest(tools), opening)
 
     def key(self, message: Message) -> Key:
         calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
@@ -89,12 +93,7 @@ class History:
 
     def __init__(self) -> None:
         self._told: list[Told | None] = []
-        self._openings: set[Key] = set()
-        """First messages of users."""
-
-    @property
-    def turns(self) -> int:
-        return len(self._told)
+        self._openings: set[Key | None] = set()
 
     def place(self, told: Told, messages: Sequence[Message], ids: CallIds) -> Place:
         """What a request continues, which is not a repetition."""
@@ -110,21 +109,14 @@ class History:
                 return Place(Kind.EXTENSION if turn == len(self._told) - 1 else Kind.BRANCH, turn, known)
         is_ours = any(
             ids.are_ours([call["id"] for call in message.get("tool_calls") or ()]) for message in messages
-        ) or not self._openings.isdisjoint(_opening(messages, told))
+        ) or (told.opening is not None and told.opening in self._openings)
         return Place(Kind.REWRITTEN if is_ours else Kind.BESIDE)
 
-    def answered(self, told: Told | None, messages: Sequence[Message]) -> None:
+    def answered(self, told: Told | None) -> None:
         """Note a turn, with the conversation that ended in it; None for one that nothing can continue."""
         self._told.append(told)
         if told is not None:
-            self._openings |= _opening(messages, told)
-
-
-def _opening(messages: Sequence[Message], told: Told) -> set[Key]:
-    first = next(
-        (key for message, key in zip(messages, told.messages, strict=False) if message["role"] == "user"), None
-    )
-    return set() if first is None else {first}
+            self._openings.add(told.opening)
 
 
 def _value(arguments: Any) -> Any:

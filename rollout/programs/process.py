@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import anyio
 import structlog
@@ -29,7 +28,9 @@ _TAIL_BYTES = 4096
 _LAST_WORDS_S = 0.5
 """How long the output of a program that has ended may take to arrive: a child of its may hold the pipe."""
 _KILL_S = 5.0
-"""How long the kernel may take to end a process that got SIGKILL."""
+"""How long the kernel may take to end processes that got SIGKILL."""
+_SIGNALS = {each.value: each.name for each in signal.Signals}
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
 class Homes:
@@ -61,10 +62,11 @@ class Homes:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of each process, as of a server's, and the time between SIGTERM and SIGKILL."""
+    """Bounds of each process, as of a server's, of their number, and the time between SIGTERM and SIGKILL."""
 
     memory_mb: int | None
     cpu_s: int | None
+    processes: int
     close_s: float
 
 
@@ -76,12 +78,11 @@ async def run_process(
     *,
     files: Mapping[str, str],
     env: Mapping[str, str],
-    stdin: str,
-) -> tuple[int, str]:
-    """Run a program in its directory until it ends; when cancelled, SIGTERM for its group, then SIGKILL.
+) -> tuple[str, bool]:
+    """Run a program in its directory until it ends; when cancelled, SIGTERM for its group, then SIGKILL for its tree.
 
     Returns:
-        Its exit status, or minus the signal; and how it ended, with the end of what it wrote.
+        How it ended with the end of what it wrote, empty for status 0; and whether a signal ended it.
 
     Raises:
         AgentError: it cannot be started.
@@ -89,12 +90,14 @@ async def run_process(
     await anyio.to_thread.run_sync(_write, home, files)
     argv = list(command)
     if sys.platform == "linux":
-        argv = guarded(argv, rlimits(limits.memory_mb, limits.cpu_s))
+        supervisor = (sys.executable, "-I", "-S", str(_SUPERVISOR), str(os.getpid()))
+        bounds = (str(limits.close_s), str(limits.processes))
+        argv = [*supervisor, *bounds, *guarded(argv, rlimits(limits.memory_mb, limits.cpu_s), parent=0)]
     try:
         transport, watched = await asyncio.get_running_loop().subprocess_exec(
             _Watched,
             *argv,
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             cwd=home,
             env=child_env({"HOME": str(home), "PWD": str(home), "NO_PROXY": "127.0.0.1", **env, OWNER: mark}),
@@ -103,23 +106,23 @@ async def run_process(
     except (OSError, ValueError) as error:
         raise AgentError(f"the program cannot be started: {error}") from error
     try:
-        if stdin:
-            pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
-            pipe.write(stdin.encode(errors="replace"))
-            pipe.write_eof()
         await watched.exited.wait()
         with anyio.move_on_after(_LAST_WORDS_S):
             await watched.said_all.wait()
     finally:
         with anyio.CancelScope(shield=True):
-            await _kill(transport.get_pid(), watched, limits.close_s)
+            await _end(transport.get_pid(), watched, limits.close_s)
         status = transport.get_returncode()
         transport.close()
     status = -signal.SIGKILL if status is None else status
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+    if status == 0:
+        return "", False
+    # The supervisor, a shell and a container's client report the signal of what they ran as 128 and more.
+    killed_by = _SIGNALS.get(-status if status < 0 else status - 128)
+    how = f"was killed by {killed_by}" if killed_by else f"exited with status {status}"
     lines = [line.strip() for line in watched.tail.decode(errors="replace").splitlines()]
     told = (exhausted(limits.memory_mb, limits.cpu_s, status, bytes(watched.tail)), " | ".join(filter(None, lines)))
-    return status, ": ".join((f"the program {how}", *filter(None, told)))
+    return ": ".join((f"the program {how}", *filter(None, told))), killed_by is not None
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:
@@ -147,9 +150,9 @@ class _Watched(asyncio.SubprocessProtocol):
         self.exited.set()
 
 
-async def _kill(pid: int, watched: _Watched, close_s: float) -> None:
-    """End the whole group, whether its first process has ended or not."""
-    for number, seconds in ((signal.SIGTERM, close_s), (signal.SIGKILL, _KILL_S)):
+async def _end(pid: int, watched: _Watched, close_s: float) -> None:
+    """End the supervisor, which ends its program; where there is none, the program's group."""
+    for number, seconds in ((signal.SIGTERM, close_s + _KILL_S), (signal.SIGKILL, _KILL_S)):
         if watched.exited.is_set() and number is signal.SIGTERM:
             continue
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
-import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -169,7 +168,7 @@ class Function(_Played):
 class Program(_Played):
     """Plays by a program that speaks to a model endpoint and an MCP server.
 
-    `command`, `files`, `env` and `stdin` may have placeholders: `${model.url}` (it ends in `/v1`), `${model.root}`
+    `command`, `files` and `env` may have placeholders: `${model.url}` (it ends in `/v1`), `${model.root}`
     (without it), `${model.key}`, `${model.name}`, `${model.small}` (for what it asks beside the conversation),
     `${mcp.url}`, `${prompt}`, `${system}`, `${home}`, `${context_tokens}`.
 
@@ -178,9 +177,11 @@ class Program(_Played):
         command: The program and its arguments; with a preset, in place of the preset's.
         files: Text by path in the program's directory, which is its HOME and where it starts.
         env: Environment variables beside the few that servers get, too.
-        stdin: What it reads on its standard input.
+        frozen: By regular expression, the text that the policy reads in its place: for what a program writes into its
+            prompts by itself, such as the date, so that siblings have the same prompt. Requests are searched as JSON.
         max_memory_mb: Of each of its processes, as of a server's.
         max_cpu_s: Likewise.
+        max_processes: At a time; more end the program, which is scored.
         version_command: Prints the version that run records name; by default the program with `--version`.
     """
 
@@ -188,9 +189,10 @@ class Program(_Played):
     command: list[str] = field(default_factory=list[str])
     files: dict[str, str] = field(default_factory=dict[str, str])
     env: dict[str, str] = field(default_factory=dict[str, str])
-    stdin: str = ""
+    frozen: dict[str, str] = field(default_factory=dict[str, str])
     max_memory_mb: int | None = None
     max_cpu_s: int | None = None
+    max_processes: int = 256
     version_command: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
@@ -198,9 +200,10 @@ class Program(_Played):
         self.command = self.command or found.get("command", [])
         self.files = {**found.get("files", {}), **self.files}
         self.env = {**found.get("env", {}), **self.env}
+        self._frozen = [_compiled(*each) for each in {**found.get("frozen", {}), **self.frozen}.items()]
         if not self.command:
             raise ValueError("names no program: give command or preset")
-        for text in (*self.command, *self.files.values(), *self.env.values(), self.stdin):
+        for text in (*self.command, *self.files.values(), *self.env.values()):
             for name in _PLACE.findall(text):
                 if name not in _PLACES:
                     raise ValueError(f"has ${{{name}}}, which is none of {', '.join(_PLACES)}")
@@ -234,7 +237,7 @@ class Program(_Played):
     async def _run(self, placed: Placed, offered: Offered) -> tuple[str, bool]:
         system = [str(message["content"]) for message in offered.messages if message["role"] == "system"]
         async with placed.homes.home() as (home, mark):
-            placed.home = str(home)
+            placed.home, placed.frozen = str(home), self._frozen
             model = (offered.model_url, placed.url, offered.model_key, MODEL, SMALL)
             own = (offered.mcp_url, offered.prompt, "\n\n".join(system), str(home), str(offered.context_tokens))
             values: Mapping[str, str] = dict(zip(_PLACES, (*model, *own), strict=True))
@@ -242,17 +245,21 @@ class Program(_Played):
             def filled(text: str) -> str:
                 return _PLACE.sub(lambda found: values[found[1]], text)
 
-            status, told = await run_process(
+            return await run_process(
                 [filled(part) for part in self.command],
                 home,
                 mark,
-                Limits(self.max_memory_mb, self.max_cpu_s, self.close_timeout_s / 2),
+                Limits(self.max_memory_mb, self.max_cpu_s, self.max_processes, self.close_timeout_s / 2),
                 files={name: filled(text) for name, text in self.files.items()},
                 env={name: filled(text) for name, text in self.env.items()},
-                stdin=filled(self.stdin),
             )
-        # A shell or a container's client reports the signal of what it ran.
-        return told if status else "", status < 0 or status == 128 + signal.SIGKILL
+
+
+def _compiled(pattern: str, text: str) -> tuple[re.Pattern[bytes], bytes]:
+    try:
+        return re.compile(pattern.encode()), text.encode()
+    except re.error as error:
+        raise ValueError(f"frozen has {pattern!r}, which is no regular expression: {error}") from error
 
 
 @cache

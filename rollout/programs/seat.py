@@ -10,6 +10,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -18,7 +19,7 @@ from anyio.abc import TaskGroup
 from rollout.errors import AgentError
 from rollout.loop.turns import Aside, TrajectoryOver, Turns
 from rollout.programs.conversation import SMALL, Answer, AnsweredCall, Asked, Refusal, Waiting
-from rollout.programs.history import CallIds, History, Kind, Place, Told
+from rollout.programs.history import CallIds, History, Kind, Place
 from rollout.trace.record import StopReason
 from rollout.types import Message, Parsed, Shown
 
@@ -48,7 +49,6 @@ class Seat:
         self._asides: list[Aside | None] = []
         """Generations beside the conversation; None for those that became turns of it."""
         self._worlds: dict[str, str] = {}
-        self._has_ended = False
         self.over = ""
         """Why there is no further answer; empty while there is."""
         self.ignored: set[str] = set()
@@ -79,7 +79,7 @@ class Seat:
     def end(self) -> None:
         """The program has ended: answer what waits, and no more."""
         self._send.close()
-        self._has_ended = True
+        self.over = self.over or "the program of this trajectory has ended"
 
     def close(self) -> None:
         """Refuse what waits, and what comes."""
@@ -108,8 +108,8 @@ class Seat:
             if earlier.is_repeated_by(told, asked.messages):
                 return earlier, next(iter(asked.messages[len(earlier.told.messages) :]), None)
         waiting = Waiting(asked=asked, told=told)
-        if self.over or self._has_ended:
-            waiting.outcome = self.refusal if self.over else Refusal("the program of this trajectory has ended")
+        if self.over:
+            waiting.outcome = self.refusal
         elif len(self._open) > MOST_WAITING:
             waiting.outcome = Refusal(f"{MOST_WAITING} requests of this trajectory wait already")
         if waiting.outcome is not None:
@@ -130,10 +130,10 @@ class Seat:
             return await self._beside(waiting)
         await self._take(place, asked)
         parsed = await self._turns.generate(max_tokens=asked.max_tokens)
-        answer = self._written(parsed)
+        answer = self._answer_of(parsed, self._turns.taken - 1, *self._turns.usage)
         message = {"role": "assistant", "content": answer.text, "tool_calls": _calls(answer)}
-        told = Told((*waiting.told.messages, self._ids.key(message)), waiting.told.tools)
-        self._history.answered(told, asked.messages)
+        told = replace(waiting.told, messages=(*waiting.told.messages, self._ids.key(message)))
+        self._history.answered(told)
         self._answered.append(waiting)
         return answer
 
@@ -147,7 +147,7 @@ class Seat:
             quoted = self._quoted_in(messages) if place.kind is Kind.REWRITTEN else []
             for aside in quoted:
                 self._asides[self._asides.index(aside)] = None
-                self._history.answered(None, ())
+                self._history.answered(None)
             why = f"{len(messages)} messages, {len(asked.tools)} tools"
             await self._turns.tell(_rendered(messages), asked.tools, worlds=self._worlds, why=why, asides=quoted)
             return
@@ -178,16 +178,10 @@ class Seat:
         if len(self._asides) >= MOST_ASIDES:
             return Refusal(f"{MOST_ASIDES} requests beside the conversation were answered already")
         aside = await self._turns.aside(_rendered(asked.messages), asked.tools, max_tokens=asked.max_tokens)
-        parsed = aside.parsed
         self._asides.append(aside)
         self._besides.append(waiting)
-        return Answer(
-            text=parsed.content,
-            thinking=parsed.thinking,
-            calls=self._answered_calls(parsed, -len(self._asides)),
-            prompt_tokens=len(aside.prompt_ids),
-            sampled_tokens=len(aside.completion.ids),
-        )
+        sampled = len(aside.completion.ids)
+        return self._answer_of(aside.parsed, -len(self._asides), len(aside.prompt_ids), sampled)
 
     def _quoted_in(self, messages: Sequence[Message]) -> list[Aside]:
         """The generations beside the conversation whose text the messages have, and that are no turns yet."""
@@ -200,18 +194,8 @@ class Seat:
             and any(said in text for text in texts)
         ]
 
-    def _written(self, parsed: Parsed) -> Answer:
-        read, sampled = self._turns.usage
-        return Answer(
-            text=parsed.content,
-            thinking=parsed.thinking,
-            calls=self._answered_calls(parsed, self._turns.taken - 1),
-            prompt_tokens=read,
-            sampled_tokens=sampled,
-        )
-
-    def _answered_calls(self, parsed: Parsed, turn: int) -> tuple[AnsweredCall, ...]:
-        return tuple(
+    def _answer_of(self, parsed: Parsed, turn: int, read: int, sampled: int) -> Answer:
+        calls = [
             AnsweredCall(
                 id=self._ids.of(turn, at),
                 name=call.name or _UNNAMED,
@@ -219,6 +203,13 @@ class Seat:
                 arguments=call.problem or call.as_text or json.dumps(call.arguments, ensure_ascii=False),
             )
             for at, call in enumerate(parsed.calls)
+        ]
+        return Answer(
+            text=parsed.content,
+            thinking=parsed.thinking,
+            calls=tuple(calls),
+            prompt_tokens=read,
+            sampled_tokens=sampled,
         )
 
     # The world's side.

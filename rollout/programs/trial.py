@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from uuid import uuid4
 
@@ -42,7 +43,10 @@ class Trial:
         if trace.reward is not None:
             yield "score", f"{trace.reward.score:g}"
         yield "tools", ", ".join(self.tools) or "none"
-        yield "prompt", f"{len((trace.earlier[0] if trace.earlier else trace).prompt_ids):,} bytes"
+        prompt = (trace.earlier[0] if trace.earlier else trace).prompt_ids
+        yield "prompt", f"{len(prompt):,} bytes"
+        if (today := date.today().isoformat()) in ByteTokens().decode(prompt):
+            yield "date", f"the prompt has {today}, and another on another day: `frozen` puts a text in its place"
         for number, turn in enumerate(trace.turns, 1):
             for mark in turn.marks:
                 yield f"turn {number}", f"{mark.kind}: {mark.detail}" if mark.detail else str(mark.kind)

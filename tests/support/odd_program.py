@@ -57,7 +57,8 @@ def function(tool: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     tools = [{"type": "function", "function": function(tool)} for tool in mcp("tools/list")["tools"]]
-    messages: list[dict[str, Any]] = [{"role": "user", "content": f"In {os.getcwd()}, HOME {os.environ['HOME']}"}]
+    opening = f"In {os.getcwd()}, HOME {os.environ['HOME']}, at {time.strftime('%Y-%m-%d')}T{time.time_ns()}"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
     while True:
         message = post(f"{MODEL}/chat/completions", {"model": "m", "messages": messages, "tools": tools})["choices"][0][
             "message"
@@ -79,16 +80,27 @@ def main() -> None:
 def odd() -> None:
     match HOW:
         case "fork":
-            # One in a session of its own, and one whose parent is gone besides.
+            # One in a session of its own, one whose parent is gone besides, and one that has no environment either.
             (file,) = MORE
             sleep = "import os,sys,time; open(sys.argv[1],'a').write(f'{os.getpid()}\\n'); time.sleep(600)"
-            subprocess.Popen([sys.executable, "-c", sleep, file], start_new_session=True)
-            if not os.fork():
-                os.setsid()
-                os.execv(sys.executable, [sys.executable, "-c", sleep, file])
-            while not os.path.exists(file) or len(Path(file).read_text().split()) < 2:
+            command = [sys.executable, "-c", sleep, file]
+            subprocess.Popen(command, start_new_session=True)
+            for env in (os.environ, {}):
+                if not os.fork():
+                    os.setsid()
+                    if os.fork():
+                        os._exit(0)
+                    os.execve(sys.executable, command, env)
+            while not os.path.exists(file) or len(Path(file).read_text().split()) < 3:
                 time.sleep(0.01)
             raise SystemExit(0)
+        case "bomb":
+            (file,) = MORE
+            for _ in range(40):
+                child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+                with open(file, "a") as written:
+                    written.write(f"{child.pid}\n")
+            time.sleep(600)
         case "flood":
             for _ in range(2000):
                 sys.stdout.write("x" * 10_000 + "\n")
@@ -96,6 +108,9 @@ def odd() -> None:
             raise SystemExit(3)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "orphan":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(600)
         case "memory":
             bytearray(1 << 30)
         case "guess":

@@ -170,7 +170,7 @@ def recording(written: list[str]) -> None:
             message = await receive()
             parts.append(message.get("body", b""))
             if message["type"] == "http.request" and not message.get("more_body"):
-                raw = b"".join(parts).replace((placed.home or "?").encode(), HOME.encode())
+                raw = b"".join(parts).replace((placed.home or "?").encode(), HOME)
                 headers = {key.decode(): value.decode() for key, value in scope["headers"] if key.decode() in _SENT}
                 written.append(json.dumps({"path": path, "headers": headers, "body": json.loads(raw)}))
             return message

@@ -12,17 +12,34 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 
-def teach(path: Path, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, steps: int = 80) -> Path:
-    """Make a tiny model and overfit it to `messages`; about ten seconds."""
+def teach(
+    path: Path,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    *,
+    steps: int = 80,
+    vocab_size: int = 1024,
+    learns_prompt: bool = True,
+) -> Path:
+    """Make a tiny model and overfit it to `messages`; about ten seconds.
+
+    Args:
+        learns_prompt: Whether what comes before the first answer counts; of a long prompt nothing else would be learnt.
+    """
     corpus = [str(tools), *(str(message) for message in messages)]
-    make_tiny_model(path, corpus=corpus, vocab_size=1024, hidden=64, layers=2)
+    make_tiny_model(path, corpus=corpus, vocab_size=vocab_size, hidden=64, layers=2)
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path)
     encoded = tokenizer.apply_chat_template(list(messages), tools=list(tools), tokenize=True, return_dict=False)
     ids = torch.tensor([encoded])
+    labels = ids.clone()
+    if not learns_prompt:
+        opening = messages[: [message["role"] for message in messages].index("assistant")]
+        prompt = tokenizer.apply_chat_template(opening, tools=list(tools), tokenize=True, return_dict=False)
+        labels[:, : len(prompt)] = -100
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     for _ in range(steps):
-        loss = model(input_ids=ids, labels=ids).loss
+        loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -97,6 +97,12 @@ class Played:
 
 
 def differences(trace: Trace, log: Sequence[tuple[list[int], list[int]]]) -> int:
+    from rollout.verl.output import to_outputs
+
+    # verl's batch has what the trace has, which is compared with the engine's log.
+    for sample, segment in zip(to_outputs(trace, ()), trace.segments, strict=True):
+        assert (sample.prompt_ids, sample.response_ids) == (segment.prompt_ids, segment.response_ids)
+        assert (sample.response_mask, sample.response_logprobs) == (segment.loss_mask, segment.logprobs)
     left, wrong = list(log), 0
     for segment in trace.segments:
         whole, base = segment.prompt_ids + segment.response_ids, len(segment.prompt_ids)

@@ -7,42 +7,28 @@ from collections.abc import Iterator
 from typing import cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable, normalised
-from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, invalid, most_tokens, text_of
+from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
+from rollout.programs.dialects.dialect import Event, Json, asked, call, check_format, function, invalid, text_of
 
 
 class Chat:
     done = b"data: [DONE]\n\n"
 
     def read(self, body: Json) -> Asked:
-        kind = cast("Json", body.get("response_format") or {}).get("type", "text")
-        if kind != "text":
-            raise Unreadable(f"answers of the format {kind} are not sampled here: leave response_format out")
-        given = cast("list[Json]", body.get("tools") or [])
-        return Asked(
-            messages=normalised([_message(each) for each in cast("list[Json]", body["messages"])]),
-            tools=[_tool(each) for each in given],
-            model=str(body.get("model", "")),
-            stream=bool(body.get("stream")),
-            max_tokens=most_tokens(body.get("max_completion_tokens"), body.get("max_tokens")),
-            ignored=ignored(body),
-        )
+        check_format(body.get("response_format"), "response_format")
+        messages = [_message(each) for each in cast("list[Json]", body["messages"])]
+        tools = [_tool(each) for each in cast("list[Json]", body.get("tools") or [])]
+        most = body.get("max_completion_tokens")
+        return asked(body, messages, tools, body.get("max_tokens") if most is None else most)
 
     def document(self, answer: Answer, body: Json) -> Json:
-        message: Json = {"role": "assistant", "content": answer.text or None}
-        if answer.thinking:
-            message["reasoning_content"] = answer.thinking
-        if answer.calls:
-            message["tool_calls"] = _calls(answer)
-        choice = {"index": 0, "message": message, "finish_reason": _reason(answer), "logprobs": None}
+        choice = {"index": 0, "message": _said(answer), "finish_reason": _reason(answer), "logprobs": None}
         return {**_head(body, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
 
     def events(self, answer: Answer, body: Json) -> Iterator[Event]:
-        delta: Json = {"role": "assistant", "content": answer.text}
-        if answer.thinking:
-            delta["reasoning_content"] = answer.thinking
-        if answer.calls:
-            delta["tool_calls"] = [{"index": at, **each} for at, each in enumerate(_calls(answer))]
+        delta = _said(answer) | {"content": answer.text}
+        for at, each in enumerate(delta.get("tool_calls", ())):
+            each["index"] = at
         head = _head(body, "chat.completion.chunk")
         yield "", {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
         yield "", {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]}
@@ -76,8 +62,13 @@ def _tool(given: Json) -> Json:
     return function(own["name"], own.get("description"), own.get("parameters"))
 
 
-def _calls(answer: Answer) -> list[Json]:
-    return [call(each.id, each.name, each.arguments) for each in answer.calls]
+def _said(answer: Answer) -> Json:
+    message: Json = {"role": "assistant", "content": answer.text or None}
+    if answer.thinking:
+        message["reasoning_content"] = answer.thinking
+    if answer.calls:
+        message["tool_calls"] = [call(each.id, each.name, each.arguments) for each in answer.calls]
+    return message
 
 
 def _reason(answer: Answer) -> str:

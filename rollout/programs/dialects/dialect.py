@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, cast
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
@@ -70,28 +70,58 @@ def text_of(content: Any) -> str:
     return "".join(texts)
 
 
-def ignored(body: Mapping[str, Any]) -> list[str]:
-    """The parameters of a request that have no effect. Raises Unreadable for those that cannot be ignored."""
+def asked(
+    body: Json, messages: Sequence[Json], tools: Sequence[Json], most_tokens: Any, others: Sequence[str] = ()
+) -> Asked:
+    """A request of these messages and tools.
+
+    Args:
+        most_tokens: The bound on the answer's tokens that the request gives.
+        others: What else it has that has no effect.
+
+    Raises:
+        Unreadable: it has what cannot be ignored.
+    """
     for key, what in _REFUSED.items():
         if body.get(key):
             raise Unreadable(f"{what} cannot be used in training: leave {key} out")
     if body.get("n") not in (None, 1):
         raise Unreadable("a trajectory has one answer to each request: leave n out")
-    return [name for name in _UNUSED if body.get(name) is not None]
+    if most_tokens is not None and (not isinstance(most_tokens, int) or most_tokens < 1):
+        raise Unreadable(f"{most_tokens!r} is not a number of tokens")
+    return Asked(
+        messages=_normalised(messages),
+        tools=tools,
+        model=str(body.get("model", "")),
+        stream=bool(body.get("stream")),
+        max_tokens=most_tokens,
+        ignored=[*(name for name in _UNUSED if body.get(name) is not None), *others],
+    )
+
+
+def _normalised(messages: Sequence[Json]) -> list[Json]:
+    """The messages as chat templates take them: one system message, first; later ones are a user's."""
+    said: list[Json] = []
+    for message in messages:
+        role = "system" if message["role"] == "developer" else message["role"]
+        if role == "system" and len(said) == 1 and said[0]["role"] == "system":
+            said[0] = {**said[0], "content": f"{said[0]['content']}\n\n{message['content']}"}
+        else:
+            said.append({**message, "role": "user" if role == "system" and said else role})
+    return said
+
+
+def check_format(asked_for: Any, key: str) -> None:
+    """Raises Unreadable where a request wants an answer of a format of its own."""
+    kind = cast("Json", asked_for or {}).get("type", "text")
+    if kind != "text":
+        raise Unreadable(f"answers of the format {kind} are not sampled here: leave {key} out")
 
 
 def invalid(refusal: Refusal) -> Json:
     """A refusal as OpenAI's endpoints put it."""
     code = "context_length_exceeded" if refusal.is_length else None
     return {"message": refusal.problem, "type": "invalid_request_error", "param": None, "code": code}
-
-
-def most_tokens(*given: Any) -> int | None:
-    """The bound on an answer's tokens that a request gives. Raises Unreadable."""
-    found = next((each for each in given if each is not None), None)
-    if found is not None and (not isinstance(found, int) or found < 1):
-        raise Unreadable(f"{found!r} is not a number of tokens")
-    return found
 
 
 def function(name: str, description: Any, parameters: Any) -> Json:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, AnsweredCall, Asked, Refusal, normalised
-from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, most_tokens, text_of
+from rollout.programs.conversation import Answer, AnsweredCall, Asked, Refusal
+from rollout.programs.dialects.dialect import Event, Json, asked, call, function, text_of
 
 
 class Messages:
@@ -26,14 +26,7 @@ class Messages:
                 tools.append(function(tool["name"], tool.get("description"), tool["input_schema"]))
             else:  # of the vendor's own, which a policy cannot call
                 others.append(f"tools of type {tool.get('type')}")
-        return Asked(
-            messages=normalised(messages),
-            tools=tools,
-            model=str(body.get("model", "")),
-            stream=bool(body.get("stream")),
-            max_tokens=most_tokens(body.get("max_tokens")),
-            ignored=[*ignored(body), *others],
-        )
+        return asked(body, messages, tools, body.get("max_tokens"), others)
 
     def document(self, answer: Answer, body: Json) -> Json:
         blocks: list[Json] = []

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable, normalised
-from rollout.programs.dialects.dialect import Event, Json, call, function, ignored, invalid, most_tokens, text_of
+from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
+from rollout.programs.dialects.dialect import Event, Json, asked, call, check_format, function, invalid, text_of
 
 _SEPARATOR = "__"
 
@@ -17,9 +17,7 @@ class Responses:
     done = b""
 
     def read(self, body: Json) -> Asked:
-        kind = cast("Json", cast("Json", body.get("text") or {}).get("format") or {}).get("type", "text")
-        if kind != "text":
-            raise Unreadable(f"answers of the format {kind} are not sampled here: leave text.format out")
+        check_format(cast("Json", body.get("text") or {}).get("format"), "text.format")
         given: Any = body["input"]
         items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else given
         messages: list[Json] = []
@@ -28,14 +26,7 @@ class Responses:
         for item in items:
             _add(messages, item)
         tools, others = _tools(body)
-        return Asked(
-            messages=normalised(messages),
-            tools=tools,
-            model=str(body.get("model", "")),
-            stream=bool(body.get("stream")),
-            max_tokens=most_tokens(body.get("max_output_tokens")),
-            ignored=[*ignored(body), *others],
-        )
+        return asked(body, messages, tools, body.get("max_output_tokens"), others)
 
     def document(self, answer: Answer, body: Json) -> Json:
         return _response(body, "completed", _items(answer, body), answer)

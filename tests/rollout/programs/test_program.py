@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import told
 from told import Engine, note, played
@@ -23,6 +26,14 @@ from rollout.trace.record import StopReason
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 ODD = Path(__file__).parents[2] / "support" / "odd_program.py"
 PLAY = [note(), "Done."]
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from rollout.programs.process import Limits, run_process
+
+home, *command = sys.argv[1:]
+asyncio.run(run_process(command, Path(home), "", Limits(None, None, 256, 0.5), files={}, env={}))
+"""
 
 
 def odd(how: str, *more: str, **fields: Any) -> dict[str, Any]:
@@ -37,21 +48,30 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def test_a_program_plays_in_a_directory_that_its_siblings_have_under_the_same_name(tmp_path: Path) -> None:
+async def test_siblings_read_one_name_of_their_directory_and_one_time(tmp_path: Path) -> None:
     played_at: list[list[int]] = []
     outcomes: list[Any] = []
+    paths: list[str] = []
 
     async def one(number: int) -> None:
-        made = await played(tmp_path / str(number), PLAY, agent=odd("plain"), trajectory=f"{number}{'a' * 9}")
-        outcomes.append((made.trace.failure, made.trace.stop_reason, made.differences(), made.notes))
+        agent = odd("plain", frozen={"at [0-9T-]+": "at noon"})
+        texts = [note('{"text": "/home/rollout-program/plum"}'), "Done."]
+        made = await played(tmp_path / str(number), texts, agent=agent, trajectory=f"{number}{'a' * 9}")
+        outcomes.append((made.trace.failure, made.trace.stop_reason, made.differences()))
+        ((path, _),) = made.notes
+        paths.append(path)
         played_at.append(made.trace.earlier[0].prompt_ids if made.trace.earlier else made.trace.prompt_ids)
 
     async with anyio.create_task_group() as tasks:
         for number in range(3):
             tasks.start_soon(one, number)
-    assert outcomes == [(None, StopReason.ANSWERED, 0, [("plum", 3.0)])] * 3
+    assert outcomes == [(None, StopReason.ANSWERED, 0)] * 3
+    # What the policy writes of the directory is each program's own.
+    assert len(set(paths)) == 3 and all(re.fullmatch(r".*/lease-\d+/plum", path) for path in paths)
     assert played_at[0] == played_at[1] == played_at[2]
-    assert "In /home/rollout-program, HOME /home/rollout-program" in told.tokenizer_for("hermes").decode(played_at[0])
+    assert "In /home/rollout-program, HOME /home/rollout-program, at noon" in told.tokenizer_for("hermes").decode(
+        played_at[0]
+    )
 
 
 @pytest.mark.parametrize("how", ["hang", "ignore"])
@@ -78,8 +98,33 @@ async def test_what_a_program_leaves_in_sessions_of_their_own_is_gone_when_it_is
         made = await played(tmp_path, PLAY, agent=odd("fork", str(file)))
         assert made.trace.failure is None and made.trace.reward is not None
         pids = list(map(int, file.read_text().split()))
-        assert len(pids) == 2 and all(map(gone, pids))
+        assert len(pids) == 3 and all(map(gone, pids))
         done.set()
+
+
+async def test_a_program_with_too_many_processes_is_ended_with_all_of_them_and_scored(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    made = await played(tmp_path, PLAY, agent=odd("bomb", str(file), max_processes=20))
+    (mark,) = [mark for mark in made.trace.turns[0].marks if mark.kind is MarkKind.PROGRAM_ENDED]
+    assert made.trace.failure is None and mark.detail.endswith("it had more than 20 processes")
+    pids = list(map(int, file.read_text().split()))
+    assert len(pids) > 20 and all(map(gone, pids))
+
+
+async def test_a_worker_that_dies_leaves_nothing_of_its_programs(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    program = "trap '' TERM; echo $$ >> $0; env -i setsid sh -c 'echo $$ >> $0; sleep 600' $0 & sleep 600"
+    worker = await anyio.open_process([sys.executable, "-c", WORKER, str(tmp_path), "sh", "-c", program, str(file)])
+    with anyio.fail_after(60):
+        while not file.exists() or len(pids := list(map(int, file.read_text().split()))) < 2:
+            assert worker.returncode is None
+            await anyio.lowlevel.checkpoint()
+        ends = [os.pidfd_open(pid) for pid in pids]
+        worker.kill()
+        for end in ends:
+            await anyio.wait_readable(end)
+            os.close(end)
+        await worker.aclose()
 
 
 async def test_a_flood_of_output_is_read_and_its_end_is_on_record(tmp_path: Path) -> None:
@@ -90,8 +135,9 @@ async def test_a_flood_of_output_is_read_and_its_end_is_on_record(tmp_path: Path
     assert len(mark.detail) < 5000
 
 
-async def test_a_program_that_is_killed_is_withdrawn(tmp_path: Path) -> None:
-    made = await played(tmp_path, PLAY, agent=odd("die"))
+@pytest.mark.parametrize("how", ["die", "orphan"])
+async def test_a_program_that_is_killed_is_withdrawn(tmp_path: Path, how: str) -> None:
+    made = await played(tmp_path, PLAY, agent=odd(how))
     assert made.trace.failure is not None
     assert made.trace.failure.message == "the program was killed by SIGKILL"
 
@@ -126,6 +172,7 @@ async def test_a_program_that_takes_no_turn_is_withdrawn_with_what_it_said(tmp_p
         ({}, "names no program"),
         ({"command": ["sh"], "env": {"A": "${model.nmae}"}}, "has ${model.nmae}, which is none of"),
         ({"command": ["sh"], "files": {"../x": ""}}, "files must be in the program's directory"),
+        ({"command": ["sh"], "frozen": {"(": ""}}, "frozen has '('"),
         ({"command": ["no-such-program"]}, "no program 'no-such-program'"),
         ({"preset": "codx"}, "there is no preset 'codx'"),
     ],

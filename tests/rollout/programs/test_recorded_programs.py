@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from told import Engine, played
 
 from rollout.loop.limits import Limits
 from rollout.programs.face import DIALECTS
+from rollout.programs.program import preset
 from rollout.trace.events import MarkKind
 from rollout.trace.record import StopReason
 from rollout.types import Completion
@@ -53,6 +55,14 @@ async def test_a_recorded_program_is_played_with_every_id_as_the_engine_saw_it(t
     assert changed == (name in REWRITE)
     # What a program sends is what it was recorded with: nothing of the machine that it ran on.
     assert not any("/tmp/" in json.dumps(sent) for sent in requests(name))
+
+
+@pytest.mark.parametrize("name", ["codex", "claude_code"])
+def test_a_preset_leaves_no_date_but_its_own_in_what_its_program_sends(name: str) -> None:
+    text = json.dumps([sent["body"] for sent in requests(name) if "mcp" not in sent["path"]], ensure_ascii=False)
+    for pattern, said in preset(name)["frozen"].items():
+        text = re.sub(pattern, said, text)
+    assert set(re.findall(r"20\d\d-\d\d-\d\d", text)) == {"2026-01-01"}
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import yaml
@@ -25,6 +26,7 @@ def test_a_program_is_tried_out_with_the_experts_turns(tmp_path: Path) -> None:
     seen = {each["about"]: each["text"] for each in json.loads(done.stdout)["seen"]}
     assert seen["program"] == f"{sys.executable}: Python {sys.version.split()[0]}"
     assert seen["outcome"].startswith("answered") and seen["score"] == "1"
+    assert seen["date"].startswith(f"the prompt has {time.strftime('%Y-%m-%d')}, ")
     assert set(seen["tools"].split(", ")) == {"add", "subtract", "multiply", "divide", "evaluate"}
 
 

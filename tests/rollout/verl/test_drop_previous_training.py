@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_training import assert_every_token_is_the_engines_or_rendered
 from echo_training import prepare_training
-from engine_log import derive, read_generations, read_records, samples_of
+from engine_log import read_generations, read_records, samples_of
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
@@ -142,14 +143,7 @@ def test_what_the_trainer_computed_is_beside_it(run: Run) -> None:
 
 
 def test_every_sample_holds_what_the_engine_saw_and_sampled_and_nothing_is_left_over(run: Run) -> None:
-    left = list(run.generations)
-    for record in run.records:
-        for sample in samples_of(record):
-            ids, mask, logprobs = derive(sample, left)
-            assert sample["response_ids"][: len(ids)] == ids
-            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
-            assert sample["logprobs"][: len(ids)] == logprobs
-    assert left == []
+    assert_every_token_is_the_engines_or_rendered(run.records, run.generations)
 
 
 def test_the_trainer_finds_the_engines_probabilities_in_every_sample(run: Run) -> None:

@@ -1,104 +1,86 @@
-"""Two GRPO steps through verl's v1 trainer, the trajectories played by openai-agents, unchanged: a process for each."""
+"""Two GRPO steps through verl's v1 trainer, the trajectories played by unchanged programs: a process for each."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import anyio
 import pytest
-import yaml
-from engine_log import derive, read_generations, read_records
-from taught_model import teach
-from verl_run import logged, train
+import recorded_programs
+from agent_training import (
+    SAMPLES,
+    STEPS,
+    Conversation,
+    Run,
+    assert_every_token_is_the_engines_or_rendered,
+    assert_trained_in_each_step,
+    assert_trained_on,
+    train_agents,
+)
 
-from gateway.catalogue.tool_config import read_lock
+from rollout.environment.config import load_environment
+from rollout.programs.trial import try_out
+from rollout.tokens.chatml import ByteTokens
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(2400)]
 
-ROOT = Path(__file__).parents[3]
-STEPS, SAMPLES = 2, 4
-COMMAND = Path(sys.executable).with_name("mcp-rollout")
-PYTHON = ROOT / ".venv-clients" / "mcp2" / "bin" / "python"
-DRIVER = ROOT / "tests" / "third_party" / "clients" / "openai_agents_program.py"
-AGENT = {
-    "use": "rollout.programs.program:Program",
-    "with": {"command": [str(PYTHON), str(DRIVER), "${model.url}", "${mcp.url}", "chat", "whole", "${prompt}"]},
-}
+PROGRAMS = ("openai_agents_chat", "codex", "claude_code")
 
 
-@dataclass(frozen=True)
-class Run:
-    metrics: dict[int, dict[str, Any]]
-    records: list[dict[str, Any]]
-    generations: list[dict[str, Any]]
+@pytest.fixture(scope="module", params=PROGRAMS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    missing = [each for each in (recorded_programs.NODE, recorded_programs.CLIENTS) if not each.is_dir()]
+    assert not missing, f"{missing} are missing: run `make programs clients`"
+    home = tmp_path_factory.mktemp(request.param)
+    path = f"{recorded_programs.NODE}:{os.environ['PATH']}"
+
+    def as_the_program_tells_it(prompt: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Conversation:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("PATH", path)
+            return anyio.run(told, home)
+
+    agents = {"sums": recorded_programs.agent(request.param)}
+    return train_agents(
+        home,
+        "calculator",
+        agents,
+        as_the_program_tells_it,
+        limits={"wall_clock_s": 900},
+        prompt_tokens=20_000,
+        taught={"vocab_size": 2048, "learns_prompt": False},
+        timeout_s=2300,
+        PATH=path,
+    )
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    assert PYTHON.exists(), f"{PYTHON} is missing: run `make clients`"
-    home = tmp_path_factory.mktemp("programs")
-    environments, lock, rows = home / "environments", home / "lock.yaml", home / "rows.parquet"
-    environments.mkdir()
-    raw = yaml.safe_load((ROOT / "configs" / "environments" / "calculator.yaml").read_text())
-    raw["limits"]["wall_clock_s"] = 900
-    (environments / "sums.yaml").write_text(yaml.safe_dump(raw | {"agent": AGENT}))
-    written = ["--environments-dir", environments, "--split", "train", "-n", str(STEPS), "-o", rows]
-    subprocess.run([COMMAND, "data", "sums", *written], check=True)
-    subprocess.run([COMMAND, "tool-config", environments / "sums.yaml", "-o", lock], check=True)
-    tools = {entry.definition.name: entry.definition.openai_schema() for entry in read_lock(lock)}
-    overrides = {
-        "data.train_files": rows,
-        "data.val_files": rows,
-        "data.train_batch_size": 1,
-        "data.shuffle": False,
-        "data.max_prompt_length": 2048,
-        "data.max_response_length": 640,
-        "actor_rollout_ref.model.path": teach(home / "model", conversation(rows), list(tools.values())),
-        "actor_rollout_ref.actor.optim.lr": 1e-3,
-        "actor_rollout_ref.actor.entropy_coeff": 0.01,
-        "actor_rollout_ref.rollout.n": SAMPLES,
-        "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
-        "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
-        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
-        "trainer.total_training_steps": STEPS,
-    }
-    done = train(home, overrides, timeout_s=2300)
-    assert done.returncode == 0, done.stdout[-8000:]
-    yield Run(logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"))
+async def told(home: Path) -> Conversation:
+    """A task with the expert's first call and its answer, as the program shows them to the policy."""
+    environment = load_environment("sums", home / "environments")
+    trace = (await try_out(environment, home / "trial")).trace
+    assert trace.failure is None and not trace.earlier, trace.failure
+    listed = re.search(r"<tools>\n(.*?)\n</tools>", ByteTokens().decode(trace.prompt_ids), re.DOTALL)
+    assert listed is not None
+    tools = [json.loads(line) for line in listed[1].splitlines()]
+    names = [tool["function"]["name"] for tool in tools]
+    called = next(at for at, message in enumerate(trace.messages) if message.get("tool_calls"))
+    for call in trace.messages[called]["tool_calls"]:
+        # The trace has the world's name, before which programs put a server's.
+        call["function"]["name"] = next(name for name in names if name.endswith(call["function"]["name"]))
+    return [*trace.messages[: called + 2], trace.messages[-1]], tools
 
 
-def conversation(rows: Path) -> list[dict[str, Any]]:
-    """What the model learns by heart: a call and an answer, in the conversation as openai-agents tells it."""
-    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
-    task = pq.read_table(rows).slice(0, 1).to_pylist()[0]["prompt"][-1]
-    opening = [{"role": "system", "content": "Use the tools."}, task]
-    called = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "5"}]
-    return [*opening, *called, {"role": "assistant", "content": "Answer: 5"}]
-
-
-def test_an_unchanged_program_was_trained_in_both_steps(run: Run) -> None:
-    assert sorted(run.metrics) == list(range(1, STEPS + 1))
-    for step, metrics in run.metrics.items():
-        assert metrics["mcp/failed_share"] == 0 and metrics["actor/grad_norm"] > 0
-        played = [record for record in run.records if record["origin"]["step"] == step]
-        assert len(played) == SAMPLES and all(record["agent"] == AGENT for record in played)
-        assert len({json.dumps(record["prompt_ids"]) for record in played}) == 1
+def test_an_unchanged_program_was_trained_in_both_steps_with_one_prompt_for_all_siblings(run: Run) -> None:
+    assert_trained_in_each_step(run)
+    for step in range(1, STEPS + 1):
+        prompts = [record["prompt_ids"] for record in run.records if record["origin"]["step"] == step]
+        assert prompts == [prompts[0]] * SAMPLES
+    assert any(turn["tools"] for record in run.records for turn in record["turns"])
 
 
 def test_every_token_is_the_engines_or_rendered_and_only_sampled_ones_are_in_the_loss(run: Run) -> None:
-    left = list(run.generations)
-    for record in run.records:
-        assert not record["earlier"]
-        ids, mask, logprobs = derive(record, left)
-        assert record["response_ids"][: len(ids)] == ids
-        assert record["loss_mask"] == mask + [0] * (len(record["response_ids"]) - len(ids))
-        assert record["logprobs"][: len(ids)] == logprobs
-    assert left == []
-    assert any(turn["tools"] for record in run.records for turn in record["turns"])
+    assert_every_token_is_the_engines_or_rendered(run.records, run.generations)
+    assert_trained_on(run.home, run.records)

@@ -159,6 +159,14 @@ def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
     assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
 
 
+def test_siblings_whose_first_prompts_differ_are_found(tmp_path: Path) -> None:
+    traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
+    assert "Siblings with different prompts" not in titles(written(tmp_path / "same", traces))
+    traces[0].prompt_ids[-1] += 1
+    found = {each.title: each for each in written(tmp_path / "differing", traces).findings}
+    assert found["Siblings with different prompts"].detail.startswith("1 of 2 groups: their rewards compare")
+
+
 def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_each_row(tmp_path: Path) -> None:
     traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
     assert "Control tokens spelled by the policy" not in titles(written(tmp_path / "plain", traces))

@@ -1,0 +1,55 @@
+# pyright: basic
+"""An agent of openai-agents, as its users write one, in the demo's place of the built-in agent.
+
+The library is that of `make clients`, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollout.programs.program import Offered
+
+ROOT = Path(__file__).resolve().parents[2]
+_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARY = ROOT / ".venv-clients" / "mcp2" / "lib" / _PYTHON / "site-packages"
+TURNS = 8
+"""More than the environments' limit, which ends a trajectory first."""
+WAIT_S = 120.0
+"""For the world: a worker's trajectories begin together, and openai-agents waits 5 s by default."""
+
+
+async def serve_customer(offered: Offered) -> None:
+    """Plays one trajectory; what openai-agents gives the model is the task's own prompt."""
+    if str(LIBRARY) not in sys.path:
+        sys.path.append(str(LIBRARY))  # the last one: only what is missing here is taken from there
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+    from agents.mcp import MCPServerStreamableHttp
+    from openai import AsyncOpenAI
+
+    set_tracing_disabled(True)
+    system = offered.messages[0]["content"]
+    client = AsyncOpenAI(base_url=offered.model_url, api_key=offered.model_key)
+    model = OpenAIChatCompletionsModel(model="policy", openai_client=client)
+    params = {"url": offered.mcp_url, "timeout": WAIT_S}
+    async with client, MCPServerStreamableHttp(params=params, client_session_timeout_seconds=WAIT_S) as shop:
+        agent = Agent(name="Service", instructions=system, model=model, mcp_servers=[shop])
+        await Runner.run(agent, offered.prompt, max_turns=TURNS)
+
+
+def write_environments(directory: Path) -> Path:
+    """Write the demo's environments as openai-agents plays them: without the customer, since a program answers once.
+
+    The customer's only message is in the prompt, and the task, its world and its score are the same.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    agent = {"use": "rollout.programs.program:Function", "with": {"use": f"{__file__}:{serve_customer.__name__}"}}
+    for file in sorted((ROOT / "configs" / "environments").glob("retail_*.yaml")):
+        environment: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        del environment["user"], environment["servers"]["customer"], environment["limits"]["user_turns"]
+        (directory / file.name).write_text(yaml.safe_dump(environment | {"agent": agent}), encoding="utf-8")
+    return directory
