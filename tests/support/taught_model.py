@@ -16,11 +16,18 @@ def teach(path: Path, messages: Sequence[dict[str, Any]], tools: Sequence[dict[s
     """Make a tiny model and overfit it to `messages`; about ten seconds."""
     corpus = [str(tools), *(str(message) for message in messages)]
     make_tiny_model(path, corpus=corpus, vocab_size=1024, hidden=64, layers=2)
+    return overfit(path, messages, tools, steps=steps, rate=4e-3)
+
+
+def overfit(
+    path: Path, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, steps: int, rate: float
+) -> Path:
+    """Train the model of a directory on one conversation, with its own template."""
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     encoded = tokenizer.apply_chat_template(list(messages), tools=list(tools), tokenize=True, return_dict=False)
     ids = torch.tensor([encoded])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     for _ in range(steps):
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
