@@ -219,7 +219,7 @@ docs: install
 test: lint third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
 
-test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal
+test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 

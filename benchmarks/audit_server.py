@@ -24,7 +24,8 @@ TEXTS = (
     "e\u0301 \ufb01 \u00a0\u200b\u202e",
     "a" * 40,
 )
-"""Texts of messages and results."""
+TOGETHER = 8
+"""Texts of a message or a result."""
 
 
 @dataclass
@@ -37,7 +38,11 @@ class World:
 def begin(task: str, seed: int) -> World:
     TASKS.parse(task)
     rng = Random(f"{task}/{seed}")
-    return World(rng=rng, opening=f"Shout {rng.choice(TEXTS)}")
+    return World(rng=rng, opening=f"Shout {texts(rng)}")
+
+
+def texts(rng: Random) -> str:
+    return " ".join(rng.sample(TEXTS, TOGETHER))
 
 
 def create_server() -> MCPServer:
@@ -49,12 +54,12 @@ def create_server() -> MCPServer:
     async def shout(text: str, ctx: Context, times: int = 1) -> str:
         """Say it louder."""
         world = harness.world(ctx)
-        return f"{text.upper()[:40]} {world.rng.choice(TEXTS)}"
+        return f"{text.upper()[:40]} {texts(world.rng)}"
 
     @harness.reply
     def reply(world: World, message: str) -> Reply:
         world.replies += 1
-        return Reply(message=f"Shout {world.rng.choice(TEXTS)} {world.replies}", done=world.replies >= USER_TURNS)
+        return Reply(message=f"Shout {texts(world.rng)} {world.replies}", done=world.replies >= USER_TURNS)
 
     @harness.score
     def score(world: World, messages: list[Message]) -> Score:

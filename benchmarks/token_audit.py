@@ -1,17 +1,18 @@
 # pyright: basic
 """Ids, masks and log-probabilities of a model's trajectories against its engine's own log, position by position.
 
-    python -m benchmarks.token_audit outputs/smollm2 --out outputs/audit [--weights] [--by run] [--only tree] [--rows 24]
+    python -m benchmarks.token_audit outputs/smollm2 --out outputs/audit [--weights] [--by run] [--only tree]
 
-MODEL is a directory with a tokenizer that has a chat template. Each case is a strategy or a thinking policy, played by
-verl's GRPO on the CPU (`trainer`) and by `mcp-rollout run` (`run`), against a user and a tool whose texts are hard to
-tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random model with the model's tokenizer,
-whose samples are ids of the whole vocabulary. Both learn one conversation with thoughts and calls by heart first.
+MODEL is a directory with a tokenizer that has a chat template. Each case is a strategy or a thinking policy, played
+by verl's GRPO on the CPU (`trainer`) and by `mcp-rollout run` (`run`), against a user and a tool whose texts are hard
+to tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random model with the model's
+tokenizer, whose samples are ids of the whole vocabulary. Both learn one conversation with thoughts and calls by heart
+first.
 
-What is counted, over all samples with their prompts: positions whose id, mask or log-probability is not what the engine
-logged; generations that are in no sample; ids, masks and log-probabilities that the trainer had otherwise than the trace
-(`trainer`); and the largest difference of a log-probability from the trainer's own (`trainer`) or from one forward pass of
-transformers (`run`).
+What is counted, over all samples with their prompts: positions whose id, mask or log-probability is not what the
+engine logged; generations that are in no sample; ids, masks and log-probabilities that the trainer had otherwise than
+the trace (`trainer`); and the largest difference of a log-probability from the trainer's own (`trainer`) or from one
+forward pass of transformers (`run`).
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ from rollout.trace.trained import read_trained
 from rollout.trace.trained_segment import digest
 from rollout.types import Completion, Policy
 
-SAMPLES, STEPS, TURN_TOKENS = 8, 2, 64
+SAMPLES, STEPS = 8, 2
+RESPONSE_TOKENS, TURN_TOKENS = 1024, 48
 CASES: dict[str, dict[str, Any]] = {
     "chain": {},
     "tree": {"strategy": {"use": "tree", "tree": {"roots": 2}}},
-    "single_turn": {"strategy": {"use": "single_turn", "single_turn": {"history_tokens": 256}}},
+    "single_turn": {"strategy": {"use": "single_turn", "single_turn": {"history_tokens": 512}}},
     "drop_previous": {"thinking": {"context": "drop_previous"}},
     "thinking budget": {"thinking": {"tokens_per_turn": 12}},
     "thinking masked": {"thinking": {"loss": "mask", "reward": "strip"}},
@@ -185,7 +187,7 @@ def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -
         "data.val_files": parquet,
         "data.train_batch_size": rows,
         "data.max_prompt_length": 1024,
-        "data.max_response_length": 640,
+        "data.max_response_length": RESPONSE_TOKENS,
         "actor_rollout_ref.model.path": model,
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.max_num_seqs": 64,
@@ -221,7 +223,7 @@ def by_run(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Fo
     """`mcp-rollout run` with the model in process."""
     log = home / "engine.jsonl"
     engine = ("--engine", f"{__spec__.name}:logged", "--tokenizer", model)
-    lengths = ("--response-tokens", "640", "--max-tokens", str(TURN_TOKENS), "--concurrency", "32")
+    lengths = ("--response-tokens", str(RESPONSE_TOKENS), "--max-tokens", str(TURN_TOKENS), "--concurrency", "32")
     several = ("--split", "train", "-n", str(rows * STEPS), "--samples", str(SAMPLES))
     _command("run", home / "audit.yaml", *engine, *lengths, *several, "--out", home / "traces", **{_LOG: str(log)})
     records, found = read_records(home / "traces"), Found(case)
@@ -278,9 +280,7 @@ def _may_be(generation: dict[str, Any], sample: dict[str, Any]) -> bool:
     return len(said) <= len(whole) and whole[: len(said)] == said
 
 
-def _count(
-    found: Found, sample: dict[str, Any], ids: list[int], mask: list[int], logprobs: list[float]
-) -> None:
+def _count(found: Found, sample: dict[str, Any], ids: list[int], mask: list[int], logprobs: list[float]) -> None:
     more = len(sample["response_ids"]) - len(ids)
     found.samples += 1
     found.positions += len(sample["prompt_ids"]) + len(sample["response_ids"])
@@ -327,7 +327,7 @@ class _Logged:
         prompt = list(ids)
         made = await self.policy.generate(ids, max_tokens=max_tokens, turn=turn)
         record = {"prompt_ids": prompt, "token_ids": made.ids, "log_probs": made.logprobs}
-        with open(os.environ[_LOG], "a", encoding="utf-8") as log:
+        with open(os.environ[_LOG], "a", encoding="utf-8") as log:  # noqa: ASYNC230 - a line, at once
             log.write(json.dumps(record) + "\n")
         return made
 
@@ -360,7 +360,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--weights", action="store_true", help="the model's own weights, in place of random ones")
     parser.add_argument("--by", choices=("trainer", "run"), help="(default: both)")
     parser.add_argument("--only", choices=list(CASES), help="one case")
-    parser.add_argument("--rows", type=int, default=24, help="of a step; each has 8 trajectories (default: 24)")
+    parser.add_argument("--rows", type=int, default=14, help="of a step; each has 8 trajectories (default: 14)")
     return parser.parse_args()
 
 

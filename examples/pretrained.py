@@ -3,10 +3,10 @@
     python examples/pretrained.py [--setting half] [--seeds 0 1 2] [--only half-seed1] [--out outputs/pretrained]
     python examples/pretrained.py --choose        # the settings, one seed each, on the validation wordings
 
-`make model` writes the model. Test wordings, items and numbers share no keyword with training or validation. Each seed is
-that of the warm-up's order, of GRPO's order of rows, and of all sampling; the control trains the first seed with a
-learning rate of zero. Every run starts and is kept alone: the same command goes on where it was interrupted, from the last
-checkpoint. `--smoke` takes minutes and shows nothing but that everything runs.
+`make model` writes the model. Test wordings, items and numbers share no keyword with training or validation. Each
+seed is that of the warm-up's order, of GRPO's order of rows, and of all sampling; the control trains the first seed
+with a learning rate of zero. Every run starts and is kept alone: the same command goes on where it was interrupted,
+from the last checkpoint. `--smoke` takes minutes and shows nothing but that everything runs.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ MODEL = ROOT / "outputs" / "smollm2"
 CLI = Path(sys.executable).with_name("mcp-rollout")
 # Politeness among them, and the verbs that any question has.
 FUNCTION_WORDS = frozenset(
-    "a am an and any are at be by can could do does for from give go good has have hello hi how i in is it me my of on or "
-    "please t tell that the them there to what which will with would you your".split()
+    "a am an and any are at be by can could do does for from give go good has have hello hi how i in is it me my of on "
+    "or please t tell that the them there to what which will with would you your".split()
 )
 
 
@@ -60,7 +60,8 @@ def test_training_validation_and_test_share_no_number() -> None:
 def test_the_desk_rewards_its_expert_and_neither_chance_nor_silence(tmp_path: Path) -> None:
     def played(engine: str, *names: str) -> Any:
         files = [ROOT / "examples" / "desk" / f"{name}.yaml" for name in names]
-        command = [CLI, "run", *files, "--engine", engine, "-n", "30", "--out", tmp_path / f"{engine}-{names[0]}", "--json"]
+        out = tmp_path / f"{engine}-{names[0]}"
+        command = [CLI, "run", *files, "--engine", engine, "-n", "30", "--out", out, "--json"]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     expert = played("expert", "desk", "desk_validation", "desk_half", "desk_blind", "desk_form")
@@ -114,7 +115,8 @@ def test_what_smollm2s_template_renders_is_what_a_rollout_builds(tmp_path: Path)
     assert parting(load_tokens(str(model), chat_template=template), prompt, tools, has_user=True) is None
     tokenizer = AutoTokenizer.from_pretrained(model)
     shown = tokenizer.apply_chat_template(prompt, tools=tools, chat_template=template, tokenize=False)
-    line = 'price(item: string (Its name.), kind?: "a" or "b", sizes?: {"type": "array", "items": {"type": "integer"}}): What it costs.'
+    kinds = 'kind?: "a" or "b", sizes?: {"type": "array", "items": {"type": "integer"}}'
+    line = f"price(item: string (Its name.), {kinds}): What it costs."
     assert line in shown.splitlines()
 
 
@@ -163,11 +165,27 @@ def test_the_converted_model_ends_its_turns_and_speaks_english(tmp_path: Path) -
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="needs `make model`")
+@pytest.mark.parametrize("case", ["tree", "thinking masked"])
+def test_trajectories_with_its_tokenizer_are_what_the_engine_logged(case: str, tmp_path: Path) -> None:
+    """A short part of `python -m benchmarks.token_audit`, which fails where a position differs."""
+    command = [sys.executable, "-m", "benchmarks.token_audit", MODEL, "--out", tmp_path, "--by", "run", "--only", case]
+    done = subprocess.run(
+        [*command, "--rows", "2"], cwd=ROOT, capture_output=True, text=True, timeout=1700, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (found,) = json.loads((tmp_path / "results.json").read_text())
+    assert found["positions"] > 5000 and found["apart"] < 1e-3
+
+
+@pytest.mark.full
 @pytest.mark.verl
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="needs `make model`")
 def test_the_model_raw_warmed_up_and_trained_is_one_command_that_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "examples" / "pretrained.py", "--smoke", "--only", "half-seed1", "--out", tmp_path]
+    command = [sys.executable, ROOT / "examples" / "pretrained.py", "--smoke", "--only", "half-seed1"]
+    command += ["--out", tmp_path]
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr

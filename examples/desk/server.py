@@ -1,11 +1,12 @@
-"""A desk that answers questions, as an MCP server. A visitor asks in free words for one of three things about one item;
-three tools look up one thing each. Only a tool's result has the answer, and only the wording says which tool fits.
+"""A desk that answers questions, as an MCP server. A visitor asks in free words for one of three things about one
+item; three tools look up one thing each. Only a tool's result has the answer, and only the wording says which tool
+fits.
 
     python examples/desk/server.py --slice fitting
 
 `fitting` and `validation` reward the fitting tool; their test tasks share no keyword with training, nor with each
-other (`words.py`). The others are for warm-ups: they accept each tool, and their expert, from whose conversations a model
-learns the form, is right half the time (`half`), a third of the time (`blind`), or always but in another domain
+other (`words.py`). The others are for warm-ups: they accept each tool, and their expert, from whose conversations a
+model learns the form, is right half the time (`half`), a third of the time (`blind`), or always but in another domain
 (`form`).
 """
 
@@ -61,9 +62,7 @@ SLICES = {
     "validation": _slice("deskvalidation", 200_000, parts={"train": "train", "test": "validation"}),
     "half": _slice("deskhalf", 400_000, right=1 / 2, accepts_any=True),
     "blind": _slice("deskblind", 600_000, right=1 / 3, accepts_any=True),
-    "form": _slice(
-        "harbour", 800_000, domain=HARBOUR, parts={"train": "train", "test": "train"}, accepts_any=True
-    ),
+    "form": _slice("harbour", 800_000, domain=HARBOUR, parts={"train": "train", "test": "train"}, accepts_any=True),
 }
 
 

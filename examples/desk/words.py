@@ -1,7 +1,7 @@
 """What customers ask a desk, and about what: the wordings, articles and numbers of training, validation and test.
 
-The three parts share no keyword: no two content words of different parts begin with the same four letters, no article of
-one part has a word of another part's, and no number occurs in two parts.
+The three parts share no keyword: no two content words of different parts begin with the same four letters, no article
+of one part has a word of another part's, and no number occurs in two parts.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ SHOP = Domain(
     },
     items={
         "train": tuple(
-            "garden hose,kettle,desk lamp,rain jacket,chess set,yoga mat,rice cooker,picture frame,notebook,bicycle pump,"
-            "coffee mill,wool scarf,alarm clock,paint brush,flower pot,backpack,water bottle,wall mirror,board game,"
-            "tool box".split(",")
+            "garden hose,kettle,desk lamp,rain jacket,chess set,yoga mat,rice cooker,picture frame,notebook,"
+            "bicycle pump,coffee mill,wool scarf,alarm clock,paint brush,flower pot,backpack,water bottle,"
+            "wall mirror,board game,tool box".split(",")
         ),
         "validation": tuple(
             "coat rack,frying pan,snow globe,teapot,skipping rope,magnifying glass,cheese grater,folding chair,"
@@ -215,8 +215,8 @@ HARBOUR = Domain(
     },
     items={
         "train": tuple(
-            "Albatross,Sea Lion,Northern Star,Grey Goose,Endeavour,Blue Marlin,Mary Ann,Sir Galahad,Old Faithful,Pelican,"
-            "Silver Gull,Queen Charlotte,Trader,Amazon Trail,Cormorant,Wild Rose".split(",")
+            "Albatross,Sea Lion,Northern Star,Grey Goose,Endeavour,Blue Marlin,Mary Ann,Sir Galahad,Old Faithful,"
+            "Pelican,Silver Gull,Queen Charlotte,Trader,Amazon Trail,Cormorant,Wild Rose".split(",")
         )
     },
 )

