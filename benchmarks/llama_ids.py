@@ -9,7 +9,7 @@ import os
 import sys
 import urllib.request
 
-import xllamacpp
+import xllamacpp  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

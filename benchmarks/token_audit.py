@@ -171,7 +171,7 @@ def make_model(source: Path, path: Path, tools: Sequence[dict[str, Any]], *, wei
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         model.generation_config = GenerationConfig(**ends)
-        steps, rate = 100, 4e-3
+        steps, rate = 60, 6e-3
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     overfit(path, CONVERSATION, tools, steps=steps, rate=rate)

@@ -119,7 +119,7 @@ def test_an_experts_conversations_come_in_the_order_of_the_seed_and_each_once_be
     rows: Path, model: Path
 ) -> None:
     from demo_experiment.warm_up import read_rows, rendered, tokenize
-    from pretrained_experiment.prepare import Conversations
+    from pretrained_experiment.warm_up import Conversations
     from transformers import AutoTokenizer
 
     tokenizer, given = AutoTokenizer.from_pretrained(model), read_rows(rows)

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
-import torch
-from demo_experiment.display import bar, console
-from demo_experiment.processes import command
-from demo_experiment.variation import Piece
-from demo_experiment.warm_up import Conversation, WarmUp, read_rows, rendered, tokenize, train_on
+from demo_experiment.processes import child, command
 from pretrained_experiment.settings import EXPERT_ROWS, HELD_OUT_TEMPERATURE, TURN_TOKENS, Setting
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-DESK = Path(__file__).resolve().parents[1] / "desk"
+EXAMPLES = Path(__file__).resolve().parents[1]
+DESK = EXAMPLES / "desk"
 """The environments."""
-THREADS = min(2, os.cpu_count() or 1)
-_USER = "<|im_start|>user\n"
 
 
 def prepare_rows(home: Path, held_out: int) -> None:
@@ -44,7 +36,7 @@ def evaluated(home: Path, model: Path, environment: str, seed: int, held_out: in
 
 
 def warmed_up(home: Path, model: Path, setting: Setting, seed: int) -> Path:
-    """The model's directory after the warm-up of a setting with a seed."""
+    """The model's directory after the warm-up of a setting with a seed. Raises CalledProcessError."""
     made = home / f"model-{setting.warm_up}-seed{seed}"
     if made.is_dir():
         return made
@@ -54,55 +46,10 @@ def warmed_up(home: Path, model: Path, setting: Setting, seed: int) -> Path:
         more = ("--split", "train", "-n", str(EXPERT_ROWS), "--out", expert, "--resume")
         command("run", environment, "--engine", "expert", *more)
         command("trace", "export", expert, "--sft", "-o", rows)
-    torch.set_num_threads(THREADS)
-    torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    trained = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).train()
-    options = WarmUp(
-        steps=setting.warm_up_steps,
-        batch_size=12,
-        learning_rate=setting.warm_up_rate,
-        matrix_learning_rate=None,
-        rise=5,
-        bfloat16=True,
-        context_weight=0.0,
-    )
-    with bar("warm-up", options.steps) as (progress, task):
-
-        def show(step: int, loss: float) -> None:
-            text = f"warm-up, seed {seed}, loss {loss:.3f}"
-            progress.update(task, completed=step, description=text)
-            if not console.is_terminal:
-                console.print(f"step {step} of {options.steps}, {text}", markup=False)
-
-        train_on(trained, Conversations(tokenizer, read_rows(rows), seed), options, show)
-    partial = made.with_name(f"{made.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    trained.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    return partial.rename(made)
-
-
-class Conversations:
-    """An expert's conversations in the order of a seed, again and again in other orders; all of them share a prefix."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]], seed: int) -> None:
-        conversations = [rendered(tokenizer, row) for row in rows]
-        first = conversations[0][0].text
-        # Before the first user message: a special token, at which any text may be cut without changing its tokens.
-        end = first.index(_USER) + len(_USER)
-        self.prefix: list[int] = tokenizer.encode(first[:end], add_special_tokens=False)
-        self._given = [
-            tokenize(tokenizer, [Piece(pieces[0].text[end:], False), *pieces[1:]]) for pieces in conversations
-        ]
-        self._order = self._orders(random.Random(seed))
-
-    def draw(self, count: int) -> list[Conversation]:
-        return [next(self._order) for _ in range(count)]
-
-    def conversations(self, count: int) -> list[Conversation]:
-        return self._given[:count]
-
-    def _orders(self, rng: random.Random) -> Iterator[Conversation]:
-        while True:
-            yield from rng.sample(self._given, len(self._given))
+    program = [sys.executable, "-m", "pretrained_experiment.warm_up", model, rows, made, "--seed", str(seed)]
+    program += ["--steps", str(setting.warm_up_steps), "--rate", str(setting.warm_up_rate)]
+    path = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
+    with child(program, env=os.environ | {"PYTHONPATH": path}) as process:
+        process.wait()
+    subprocess.CompletedProcess(process.args, process.returncode).check_returncode()
+    return made
