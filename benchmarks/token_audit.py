@@ -197,7 +197,6 @@ def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -
         "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "trainer.total_training_steps": STEPS,
-        "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS": "'2'",
     }
     done = train(home, overrides, timeout_s=_WAIT_S)
     if done.returncode:
