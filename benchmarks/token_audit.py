@@ -121,7 +121,7 @@ def main() -> None:
         for name, changes in CASES.items():
             if given.by in (None, by) and given.only in (None, name):
                 place = home / f"{by}-{name.replace(' ', '_')}"
-                place.mkdir()
+                place.mkdir(exist_ok=True)
                 (place / "audit.yaml").write_text(yaml.safe_dump(_environment(changes)))
                 rows = given.rows // 3 if name == "single_turn" else given.rows
                 play = by_trainer if by == "trainer" else by_run
@@ -198,9 +198,11 @@ def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "trainer.total_training_steps": STEPS,
     }
-    done = train(home, overrides, timeout_s=_WAIT_S)
-    if done.returncode:
-        raise SystemExit(f"error: {case}: verl ended with status {done.returncode}\n{done.stdout[-4000:]}")
+    if not (played := home / "played").exists():
+        done = train(home, overrides, timeout_s=_WAIT_S)
+        if done.returncode:
+            raise SystemExit(f"error: {case}: verl ended with status {done.returncode}\n{done.stdout[-4000:]}")
+        played.touch()
     records, found = read_records(home / "traces"), Found(case)
     compare(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
     by_id = {record["id"]: record for record in records}
@@ -220,11 +222,13 @@ def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -
 
 def by_run(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Found:
     """`mcp-rollout run` with the model in process."""
-    log = home / "engine.jsonl"
+    log, played = home / "engine.jsonl", home / "played"
     engine = ("--engine", f"{__spec__.name}:logged", "--tokenizer", model)
     lengths = ("--response-tokens", str(RESPONSE_TOKENS), "--max-tokens", str(TURN_TOKENS), "--concurrency", "32")
     several = ("--split", "train", "-n", str(rows * STEPS), "--samples", str(SAMPLES))
-    _command("run", home / "audit.yaml", *engine, *lengths, *several, "--out", home / "traces", **{_LOG: str(log)})
+    if not played.exists():
+        _command("run", home / "audit.yaml", *engine, *lengths, *several, "--out", home / "traces", **{_LOG: str(log)})
+        played.touch()
     records, found = read_records(home / "traces"), Found(case)
     compare(found, records, read_generations(log), _thoughts(model) if masked else None)
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
@@ -237,11 +241,15 @@ def by_run(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Fo
 @torch.inference_mode()
 def _apart(model: Any, sample: dict[str, Any]) -> float:
     """The largest difference of a sample's log-probabilities from those of one forward pass."""
-    prompt, response = sample["prompt_ids"], sample["response_ids"]
-    logits = model(input_ids=torch.tensor([prompt + response]), logits_to_keep=len(response) + 1).logits[0, :-1]
-    own = logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
+    prompt, response = sample["prompt_ids"], torch.tensor(sample["response_ids"])
     trained = torch.tensor(sample["loss_mask"], dtype=torch.bool)
-    return float(((own - torch.tensor(sample["logprobs"])).abs() * trained).max()) if trained.any() else 0.0
+    if not trained.any():
+        return 0.0
+    hidden = model.base_model(input_ids=torch.tensor([prompt + sample["response_ids"]])).last_hidden_state[0]
+    # Of the sampled tokens alone: the vocabulary is most of the work.
+    logits = model.get_output_embeddings()(hidden[len(prompt) - 1 : -1][trained])
+    own = logits.log_softmax(-1).gather(1, response[trained][:, None])[:, 0]
+    return float((own - torch.tensor(sample["logprobs"])[trained]).abs().max())
 
 
 def compare(
@@ -355,7 +363,9 @@ def _command(*arguments: object, **variables: str) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="directory with a tokenizer, and with a model for --weights")
-    parser.add_argument("--out", type=Path, required=True, help="directory to write; of finished cases remove theirs")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="directory to write; what a case has played there is not played again"
+    )
     parser.add_argument("--weights", action="store_true", help="the model's own weights, in place of random ones")
     parser.add_argument("--by", choices=("trainer", "run"), help="(default: both)")
     parser.add_argument("--only", choices=list(CASES), help="one case")
