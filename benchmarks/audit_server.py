@@ -24,8 +24,10 @@ TEXTS = (
     "e\u0301 \ufb01 \u00a0\u200b\u202e",
     "a" * 40,
 )
-TOGETHER = 8
-"""Texts of a message or a result."""
+LETTERS = ((32, 127), (160, 0x250), (0x370, 0x600), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0x1F300, 0x1FAFF))
+"""Code points of random words."""
+TOGETHER = 6
+"""Texts of a message or a result; as many words are random."""
 
 
 @dataclass
@@ -42,7 +44,8 @@ def begin(task: str, seed: int) -> World:
 
 
 def texts(rng: Random) -> str:
-    return " ".join(rng.sample(TEXTS, TOGETHER))
+    words = ["".join(map(chr, rng.choices(range(*rng.choice(LETTERS)), k=4))) for _ in range(TOGETHER)]
+    return " ".join(rng.sample([*rng.sample(TEXTS, TOGETHER), *words], 2 * TOGETHER))
 
 
 def create_server() -> MCPServer:

@@ -6,8 +6,7 @@
 MODEL is a directory with a tokenizer that has a chat template. Each case is a strategy or a thinking policy, played
 by verl's GRPO on the CPU (`trainer`) and by `mcp-rollout run` (`run`), against a user and a tool whose texts are hard
 to tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random model with the model's
-tokenizer, whose samples are ids of the whole vocabulary. Both learn one conversation with thoughts and calls by heart
-first.
+tokenizer. Both learn one conversation with thoughts and calls by heart first.
 
 What is counted, over all samples with their prompts: positions whose id, mask or log-probability is not what the
 engine logged; generations that are in no sample; ids, masks and log-probabilities that the trainer had otherwise than
