@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from array import array
@@ -71,6 +72,8 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "Shout pear 1."},
     {"role": "assistant", "content": "PEAR", "reasoning_content": "pear"},
 ]
+_BEGUN = re.compile(r"(?:(?!<think>|<tool_call>).)*?</think>", re.DOTALL)
+"""A turn that began with a thought."""
 _LOG = "TOKEN_AUDIT_LOG"
 _WAIT_S = 6 * 3600
 
@@ -314,7 +317,18 @@ def _less_thoughts(
 
 def _thoughts(model: Path) -> Callable[[list[int]], list[bool]]:
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return lambda ids: thought_tokens("hermes", tokenizer, ids)
+
+    def of(ids: list[int]) -> list[bool]:
+        """As docs/train.md has it: the end of the turn is in no thought, and a first `</think>` may end one."""
+        said = len(ids) - (ids[-1] == tokenizer.eos_token_id)
+        found = thought_tokens("hermes", tokenizer, ids[:said]) + [False] * (len(ids) - said)
+        if begun := _BEGUN.match(tokenizer.decode(ids)):
+            lengths = (len(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))
+            last = next(at for at, length in enumerate(lengths, 1) if length >= begun.end())
+            found[:last] = [True] * last
+        return found
+
+    return of
 
 
 @asynccontextmanager

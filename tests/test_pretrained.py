@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from commands import mcp_rollout
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "outputs" / "smollm2"
-CLI = Path(sys.executable).with_name("mcp-rollout")
 # Politeness among them, and the verbs that any question has.
 FUNCTION_WORDS = frozenset(
     "a am an and any are at be by can could do does for from give go good has have hello hi how i in is it me my of on "
@@ -60,9 +60,9 @@ def test_training_validation_and_test_share_no_number() -> None:
 def test_the_desk_rewards_its_expert_and_neither_chance_nor_silence(tmp_path: Path) -> None:
     def played(engine: str, *names: str) -> Any:
         files = [ROOT / "examples" / "desk" / f"{name}.yaml" for name in names]
-        out = tmp_path / f"{engine}-{names[0]}"
-        command = [CLI, "run", *files, "--engine", engine, "-n", "30", "--out", out, "--json"]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        done = mcp_rollout("run", *files, "--engine", engine, "-n", "30", "--out", tmp_path / engine, "--json")
+        assert done.status == 0, done.out + done.err
+        return done.json
 
     expert = played("expert", "desk", "desk_validation", "desk_half", "desk_blind", "desk_form")
     assert (expert["failed"], expert["reward_mean"]) == (0, 1.0)
