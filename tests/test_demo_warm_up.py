@@ -75,7 +75,12 @@ def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, mode
         assert tokenizer.decode(conversation.ids[first:]).startswith("<think>\nI look.\n</think>")
 
 
-def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "own", [{}, {"matrix_learning_rate": None, "bfloat16": True, "rise": 5}], ids=["tiny", "pretrained"]
+)
+def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(
+    own: dict[str, Any], rows: Path, model: Path, tmp_path: Path
+) -> None:
     import shutil
 
     import torch
@@ -83,7 +88,7 @@ def test_a_warm_up_lowers_the_loss_and_can_be_repeated_bit_by_bit(rows: Path, mo
 
     again = Path(shutil.copytree(model, tmp_path / "again"))
     losses: list[float] = []
-    options = WarmUp(steps=30, rounds=1, batch_size=3)
+    options = WarmUp(steps=30, rounds=1, batch_size=3, **own)
     last = warm_up(model, rows, options, progress=lambda _step, loss: losses.append(loss))
     assert len(losses) == 30 and losses[-1] == last < losses[0] / 2
     assert warm_up(again, rows, options) == last
@@ -108,6 +113,24 @@ def test_too_few_rows_for_a_batch_are_refused(rows: Path, model: Path) -> None:
 
     with pytest.raises(ConfigError, match="4 rows, a batch takes 8"):
         warm_up(model, rows, WarmUp())
+
+
+def test_an_experts_conversations_come_in_the_order_of_the_seed_and_each_once_before_any_again(
+    rows: Path, model: Path
+) -> None:
+    from demo_experiment.warm_up import read_rows, rendered, tokenize
+    from pretrained_experiment.warm_up import Conversations
+    from transformers import AutoTokenizer
+
+    tokenizer, given = AutoTokenizer.from_pretrained(model), read_rows(rows)
+    whole = {tuple(tokenize(tokenizer, rendered(tokenizer, row)).ids) for row in given}
+
+    def orders(seed: int) -> list[tuple[int, ...]]:
+        source = Conversations(tokenizer, given, seed)
+        return [(*source.prefix, *each.ids) for count in (3, 5, 4) for each in source.draw(count)]
+
+    assert all(set(orders(0)[at : at + 4]) == whole for at in (0, 4, 8))
+    assert orders(0) == orders(0) and len({tuple(orders(seed)) for seed in range(5)}) > 2
 
 
 def test_a_variant_has_other_values_and_the_same_decision() -> None:

@@ -16,6 +16,8 @@ from demo_experiment.display import console
 
 END_S = 60.0
 """How long a process may take to end by itself, before it is killed."""
+VARIABLES_KEY = "ray_kwargs.ray_init.runtime_env.env_vars"
+"""verl's key of the environment variables of Ray's processes."""
 _VARIABLES = {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 

@@ -54,10 +54,14 @@ class WarmUp:
     0.0215: ln 3 in about 51 tokens."""
     batch_size: int = 8
     learning_rate: float = 5e-3
-    """Of AdamW, for embeddings and norms, at its peak: rates rise over the first 20 steps and fall over the last 70
+    """Of AdamW, for embeddings and norms, at its peak: rates rise over the first steps and fall over the last 70
     percent."""
-    matrix_learning_rate: float = 0.02
-    """Of Muon (K. Jordan, 2024), for the layers' matrices, at its peak."""
+    matrix_learning_rate: float | None = 0.02
+    """Of Muon (K. Jordan, 2024), for the layers' matrices, at its peak. None: AdamW trains them as well."""
+    rise: int = 20
+    """Steps until the peak."""
+    bfloat16: bool = False
+    """Compute in bfloat16 what autocast does; weights stay in float32."""
     context_weight: float = 0.1
     """Loss weight of tokens that the assistant did not write; its own have 1. Tool results repeat order numbers,
     and predicting them teaches copying."""
@@ -228,21 +232,17 @@ def train_on(
     progress: Callable[[int, float], None],
 ) -> float:
     """Train the model on what `variants` draws; returns the last step's loss."""
-    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
-    others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
-    optimizers = {
-        torch.optim.Muon(matrices, weight_decay=0.01): options.matrix_learning_rate,
-        torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01): options.learning_rate,
-    }
+    optimizers = _optimizers(model, options)
     prefix = torch.tensor([variants.prefix])
     value = float("nan")
     for step in range(options.steps):
         for optimizer, peak in optimizers.items():
             for group in optimizer.param_groups:
-                group["lr"] = peak * _schedule(step, options.steps)
+                group["lr"] = peak * _schedule(step, options)
         batch = variants.draw(options.batch_size)
-        past = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
-        terms = [_loss(model, past, part, options.context_weight) for part in _by_length(batch)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
+            past = model(input_ids=prefix, use_cache=True, logits_to_keep=1).past_key_values
+            terms = [_loss(model, past, part, options.context_weight) for part in _by_length(batch)]
         loss = torch.stack([total for total, _ in terms]).sum() / sum(weight for _, weight in terms)
         model.zero_grad()
         loss.backward()
@@ -254,8 +254,21 @@ def train_on(
     return value
 
 
-def _schedule(step: int, steps: int) -> float:
-    return min((step + 1) / 20, 1.0, (1 - step / steps) / 0.7)
+def _optimizers(model: PreTrainedModel, options: WarmUp) -> dict[torch.optim.Optimizer, float]:
+    """The optimizers with their peak rates."""
+    own = options.matrix_learning_rate
+    weights = dict(model.named_parameters())
+    muon = {name for name, weight in weights.items() if own is not None and weight.ndim == 2 and "embed" not in name}
+    others = [weight for name, weight in weights.items() if name not in muon]
+    found: dict[torch.optim.Optimizer, float] = {}
+    if own is not None:
+        found[torch.optim.Muon([weights[name] for name in weights if name in muon], weight_decay=0.01)] = own
+    found[torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01)] = options.learning_rate
+    return found
+
+
+def _schedule(step: int, options: WarmUp) -> float:
+    return min((step + 1) / options.rise, 1.0, (1 - step / options.steps) / 0.7)
 
 
 def _by_length(batch: Sequence[Conversation]) -> Iterator[list[Conversation]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from demo_experiment import resuming
 from demo_experiment.display import console
 from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from demo_experiment.processes import verl_training
@@ -31,7 +30,6 @@ EVERY = 5
 LEAVES, ROOTS = 8, 2
 TIMEOUT_S = 7200.0
 """Longest duration of one start of verl; a run goes on where it was cut."""
-_ENVIRONMENT = "ray_kwargs.ray_init.runtime_env.env_vars"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,29 +62,22 @@ class Run:
         return done.is_file() and json.loads(done.read_text())["budget"] >= self.budget
 
     def metrics(self) -> dict[int, dict[str, Any]]:
-        """verl's metrics by step. Of a step that was taken again after an interruption, the last ones count."""
-        found: dict[int, dict[str, Any]] = {}
-        for path in sorted(self.directory.glob("metrics-*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                with suppress(json.JSONDecodeError):  # an interruption leaves part of a line
-                    logged = json.loads(line)
-                    found.setdefault(logged["step"], {}).update(logged["data"])
-        return found
+        """verl's metrics by step."""
+        return resuming.logged(self.directory)
 
     def evaluated_at(self) -> int | None:
         """The first step with an evaluation at which the budget was spent; None while it is not."""
         spent = 0.0
         for step, metrics in sorted(self.metrics().items()):
             spent += metrics.get("mcp/sampled_tokens", 0.0)
-            if spent >= self.budget and step % EVERY == 0 and _was_evaluated(metrics):
+            if spent >= self.budget and step % EVERY == 0 and resuming.was_evaluated(metrics):
                 return step
         return None
 
     def overrides(self) -> dict[str, object]:
         """verl's overrides of the next start."""
-        home, own = self.home.absolute(), self.directory.absolute()
-        starts = len(list(own.glob("metrics-*.jsonl")))
-        return {
+        home = self.home.absolute()
+        return resuming.overrides(self.directory.absolute(), every=EVERY) | {
             "engine": "cpu",
             "data.train_files": home / "train.parquet",
             "data.val_files": home / "test.parquet",
@@ -114,23 +105,8 @@ class Run:
             f"{_MCP}.strategy.tree.roots": ROOTS,
             f"{_MCP}.strategy.single_turn.history_tokens": 512,
             "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
-            # Also where the first start was interrupted before: what it lifted is counted from there.
-            "trainer.val_before_train": not _was_evaluated(self.metrics().get(0, {})),
-            "trainer.test_freq": EVERY,
-            "trainer.save_freq": EVERY,
-            "trainer.max_actor_ckpt_to_keep": 1,
-            "trainer.resume_mode": "auto",
-            "trainer.default_local_dir": own,
-            "trainer.total_epochs": 1000,
             "trainer.total_training_steps": 1000,
-            f"{_ENVIRONMENT}.OMP_NUM_THREADS": "'2'",
-            f"+{_ENVIRONMENT}.VERL_FILE_LOGGER_PATH": own / f"metrics-{starts:03d}.jsonl",
-            "hydra.run.dir": own / "hydra",
         }
-
-
-def _was_evaluated(metrics: Mapping[str, Any]) -> bool:
-    return any(name.startswith("val-") for name in metrics)
 
 
 def train(run: Run) -> None:

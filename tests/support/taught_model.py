@@ -21,15 +21,28 @@ def teach(
     vocab_size: int = 1024,
     learns_prompt: bool = True,
 ) -> Path:
-    """Make a tiny model and overfit it to `messages`; about ten seconds.
+    """Make a tiny model and overfit it to `messages`; about ten seconds."""
+    corpus = [str(tools), *(str(message) for message in messages)]
+    make_tiny_model(path, corpus=corpus, vocab_size=vocab_size, hidden=64, layers=2)
+    return overfit(path, messages, tools, steps=steps, rate=4e-3, learns_prompt=learns_prompt)
+
+
+def overfit(
+    path: Path,
+    messages: Sequence[dict[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    *,
+    steps: int,
+    rate: float,
+    learns_prompt: bool = True,
+) -> Path:
+    """Train the model of a directory on one conversation, with its own template.
 
     Args:
         learns_prompt: Whether what comes before the first answer counts; of a long prompt nothing else would be learnt.
     """
-    corpus = [str(tools), *(str(message) for message in messages)]
-    make_tiny_model(path, corpus=corpus, vocab_size=vocab_size, hidden=64, layers=2)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     encoded = tokenizer.apply_chat_template(list(messages), tools=list(tools), tokenize=True, return_dict=False)
     ids = torch.tensor([encoded])
     labels = ids.clone()
@@ -37,7 +50,7 @@ def teach(
         opening = messages[: [message["role"] for message in messages].index("assistant")]
         prompt = tokenizer.apply_chat_template(opening, tools=list(tools), tokenize=True, return_dict=False)
         labels[:, : len(prompt)] = -100
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     for _ in range(steps):
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()

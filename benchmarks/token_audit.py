@@ -1,0 +1,390 @@
+# pyright: basic
+"""Ids, masks and log-probabilities of a model's trajectories against its engine's own log, position by position.
+
+    python -m benchmarks.token_audit outputs/smollm2 --out outputs/audit [--weights] [--by run] [--only tree]
+
+MODEL is a directory with a tokenizer that has a chat template. Each case is a strategy or a thinking policy, played
+by verl's GRPO on the CPU (`trainer`) and by `mcp-rollout run` (`run`), against a user and a tool whose texts are hard
+to tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random model with the model's
+tokenizer. Both learn one conversation with thoughts and calls by heart first.
+
+What is counted, over all samples with their prompts: positions whose id, mask or log-probability is not what the
+engine logged; generations that are in no sample; ids, masks and log-probabilities that the trainer had otherwise than
+the trace (`trainer`); and the largest difference of a log-probability from the trainer's own (`trainer`) or from one
+forward pass of transformers (`run`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from array import array
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from engine_log import derive, read_generations, read_records, samples_of
+from taught_model import overfit
+from thoughts import thought_tokens
+from verl_run import ROOT, train
+
+from gateway.catalogue.tool_config import read_lock
+from rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from rollout.engines.opening import opened_engine
+from rollout.tokens.template_check import parting
+from rollout.tokens.verl_builder import load_tokens
+from rollout.trace.trained import read_trained
+from rollout.trace.trained_segment import digest
+from rollout.types import Completion, Policy
+
+SAMPLES, STEPS = 8, 2
+RESPONSE_TOKENS, TURN_TOKENS = 1024, 48
+CASES: dict[str, dict[str, Any]] = {
+    "chain": {},
+    "tree": {"strategy": {"use": "tree", "tree": {"roots": 2}}},
+    "single_turn": {"strategy": {"use": "single_turn", "single_turn": {"history_tokens": 512}}},
+    "drop_previous": {"thinking": {"context": "drop_previous"}},
+    "thinking budget": {"thinking": {"tokens_per_turn": 12}},
+    "thinking masked": {"thinking": {"loss": "mask", "reward": "strip"}},
+}
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Shout what the user says."},
+    {"role": "user", "content": "Shout plum."},
+    {
+        "role": "assistant",
+        "reasoning_content": "plum",
+        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}],
+    },
+    {"role": "tool", "content": "PLUM"},
+    {"role": "assistant", "content": "PLUM", "reasoning_content": "It was loud enough, and so I can say what it was."},
+    {"role": "user", "content": "Shout pear 1."},
+    {"role": "assistant", "content": "PEAR", "reasoning_content": "pear"},
+]
+_BEGUN = re.compile(r"(?:(?!<think>|<tool_call>).)*?</think>", re.DOTALL)
+"""A turn that began with a thought."""
+_LOG = "TOKEN_AUDIT_LOG"
+_WAIT_S = 6 * 3600
+
+
+@dataclass
+class Found:
+    """Counts of one case; of what differs, all must be 0."""
+
+    case: str
+    samples: int = 0
+    positions: int = 0
+    sampled: int = 0
+    ids: int = 0
+    masks: int = 0
+    logprobs: int = 0
+    left: int = 0
+    """Generations in no sample."""
+    trained: int = 0
+    """Positions that the trainer had otherwise."""
+    apart: float = 0.0
+    """Largest difference of a log-probability."""
+    texts: set[int] = field(default_factory=set)
+    """Ids that occur."""
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.ids or self.masks or self.logprobs or self.left or self.trained) and self.positions > 0
+
+
+def main() -> None:
+    given = _arguments()
+    home: Path = given.out.absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    environment = _environment({})
+    (home / "lock").mkdir(exist_ok=True)
+    file = home / "lock" / "audit.yaml"
+    file.write_text(yaml.safe_dump(environment))
+    _command("tool-config", file, "-o", home / "lock.yaml")
+    tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
+    model = home / "model"
+    if not model.is_dir():
+        make_model(given.model, model, tools, weights=given.weights)
+    where = parting(load_tokens(str(model)), CONVERSATION[:2], tools, has_user=True)
+    print(f"rollout and template part: {where or 'nowhere'}", flush=True)
+    results: list[Found] = []
+    for by in ("trainer", "run"):
+        for name, changes in CASES.items():
+            if given.by in (None, by) and given.only in (None, name):
+                place = home / f"{by}-{name.replace(' ', '_')}"
+                place.mkdir(exist_ok=True)
+                (place / "audit.yaml").write_text(yaml.safe_dump(_environment(changes)))
+                rows = given.rows // 3 if name == "single_turn" else given.rows
+                play = by_trainer if by == "trainer" else by_run
+                results.append(play(f"{by}, {name}", place, model, rows, masked=name == "thinking masked"))
+                print(line(results[-1]), flush=True)
+    (home / "results.json").write_text(json.dumps([_record(each) for each in results], indent=2))
+    if not all(each.is_clean for each in results):
+        raise SystemExit("error: something differs")
+
+
+def _record(found: Found) -> dict[str, Any]:
+    return {**vars(found), "texts": len(found.texts)}
+
+
+def line(found: Found) -> str:
+    return (
+        f"{found.case}: {found.positions:,} positions in {found.samples:,} samples, {found.sampled:,} sampled, "
+        f"{len(found.texts):,} ids; different: {found.ids} ids, {found.masks} masks, {found.logprobs} logprobs, "
+        f"{found.trained} trained; {found.left} generations left over; at most {found.apart:.1e} apart"
+    )
+
+
+def make_model(source: Path, path: Path, tools: Sequence[dict[str, Any]], *, weights: bool) -> None:
+    """A model with the tokenizer of `source`, and with its weights or narrow random ones."""
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if weights:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        steps, rate = 12, 1e-4
+    else:
+        kind = AutoConfig.from_pretrained(source).model_type
+        config = AutoConfig.for_model(
+            kind,
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            intermediate_size=192,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=32768,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        model.generation_config = GenerationConfig(**ends)
+        steps, rate = 60, 6e-3
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    overfit(path, CONVERSATION, tools, steps=steps, rate=rate)
+
+
+def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Found:
+    """Two steps of GRPO through verl's own trainer."""
+    lock, parquet = home.parent / "lock.yaml", home / "rows.parquet"
+    _command("data", home / "audit.yaml", "--split", "train", "-n", str(rows * STEPS), "-o", parquet)
+    overrides = {
+        "engine": "cpu_135m",
+        "data.train_files": parquet,
+        "data.val_files": parquet,
+        "data.train_batch_size": rows,
+        "data.max_prompt_length": 1024,
+        "data.max_response_length": RESPONSE_TOKENS,
+        "actor_rollout_ref.model.path": model,
+        "actor_rollout_ref.rollout.n": SAMPLES,
+        "actor_rollout_ref.rollout.max_num_seqs": 64,
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
+        "actor_rollout_ref.rollout.custom.mcp.environments_dir": home,
+        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": TURN_TOKENS,
+        "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
+        "trainer.total_training_steps": STEPS,
+    }
+    if not (played := home / "played").exists():
+        done = train(home, overrides, timeout_s=_WAIT_S)
+        if done.returncode:
+            raise SystemExit(f"error: {case}: verl ended with status {done.returncode}\n{done.stdout[-4000:]}")
+        played.touch()
+    records, found = read_records(home / "traces"), Found(case)
+    compare(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
+    by_id = {record["id"]: record for record in records}
+    for each in read_trained(home / "traces"):
+        record = by_id[each.trace]
+        segment = [*record["earlier"], record][each.segment]
+        sampled = [value if mask else 0.0 for value, mask in zip(segment["logprobs"], each.mask, strict=True)]
+        ours = array("f", sampled).tolist()
+        if each.ids_digest != digest(segment["prompt_ids"], segment["response_ids"]):
+            found.trained += len(segment["response_ids"])
+        found.trained += sum(bool(mask) != own for mask, own in zip(segment["loss_mask"], each.mask, strict=True))
+        found.trained += sum(one != other for one, other in zip(ours, each.sampled_logprobs or (), strict=True))
+        trainer = zip(each.mask, each.trainer_logprobs, ours, strict=True)
+        found.apart = max([found.apart, *(abs(one - other) for mask, one, other in trainer if mask)])
+    return found
+
+
+def by_run(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Found:
+    """`mcp-rollout run` with the model in process."""
+    log, played = home / "engine.jsonl", home / "played"
+    engine = ("--engine", f"{__spec__.name}:logged", "--tokenizer", model)
+    lengths = ("--response-tokens", str(RESPONSE_TOKENS), "--max-tokens", str(TURN_TOKENS), "--concurrency", "32")
+    several = ("--split", "train", "-n", str(rows * STEPS), "--samples", str(SAMPLES))
+    if not played.exists():
+        _command("run", home / "audit.yaml", *engine, *lengths, *several, "--out", home / "traces", **{_LOG: str(log)})
+        played.touch()
+    records, found = read_records(home / "traces"), Found(case)
+    compare(found, records, read_generations(log), _thoughts(model) if masked else None)
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    for record in records:
+        for sample in samples_of(record):
+            found.apart = max(found.apart, _apart(plain, sample))
+    return found
+
+
+@torch.inference_mode()
+def _apart(model: Any, sample: dict[str, Any]) -> float:
+    """The largest difference of a sample's log-probabilities from those of one forward pass."""
+    prompt, response = sample["prompt_ids"], torch.tensor(sample["response_ids"])
+    trained = torch.tensor(sample["loss_mask"], dtype=torch.bool)
+    if not trained.any():
+        return 0.0
+    hidden = model.base_model(input_ids=torch.tensor([prompt + sample["response_ids"]])).last_hidden_state[0]
+    # Of the sampled tokens alone: the vocabulary is most of the work.
+    logits = model.get_output_embeddings()(hidden[len(prompt) - 1 : -1][trained])
+    own = logits.log_softmax(-1).gather(1, response[trained][:, None])[:, 0]
+    return float((own - torch.tensor(sample["logprobs"])[trained]).abs().max())
+
+
+def compare(
+    found: Found,
+    records: Iterable[dict[str, Any]],
+    generations: Sequence[dict[str, Any]],
+    thoughts: Callable[[list[int]], list[bool]] | None,
+) -> None:
+    """Count what differs between traces and the engine's log.
+
+    Args:
+        thoughts: of a turn's ids, which are parts of a thought and therefore not in the loss; None where they are.
+    """
+    left = {id(each): each for each in generations}
+    taken: dict[str, list[dict[str, Any]]] = {}
+    for record in sorted(records, key=lambda record: record["strategy"]["shared_turns"]):
+        for sample in samples_of(record):
+            # A leaf's first turns are its parent's generations, and the engine has made no others.
+            inherited = taken.get(record["origin"]["parent"], [])[: record["strategy"]["shared_turns"]]
+            # Only what can be the sample's: a search of all would take hours.
+            own = [*inherited, *(each for each in left.values() if _may_be(each, sample))]
+            available = list(own)
+            ids, mask, logprobs = derive(sample, available)
+            used = [each for each in own if not any(each is other for other in available)]
+            taken.setdefault(record["id"], []).extend(used)
+            for each in used:
+                left.pop(id(each), None)
+            _count(found, sample, ids, _less_thoughts(sample, mask, thoughts), logprobs)
+    found.left += len(left)
+
+
+def _may_be(generation: dict[str, Any], sample: dict[str, Any]) -> bool:
+    whole = sample["prompt_ids"] + sample["response_ids"]
+    said = generation["prompt_ids"] + generation["token_ids"]
+    return len(said) <= len(whole) and whole[: len(said)] == said
+
+
+def _count(found: Found, sample: dict[str, Any], ids: list[int], mask: list[int], logprobs: list[float]) -> None:
+    more = len(sample["response_ids"]) - len(ids)
+    found.samples += 1
+    found.positions += len(sample["prompt_ids"]) + len(sample["response_ids"])
+    found.sampled += sum(sample["loss_mask"])
+    found.texts.update(sample["prompt_ids"], sample["response_ids"])
+    found.ids += sum(one != other for one, other in zip(sample["response_ids"], ids, strict=False))
+    # What follows the last generation is context: a last result, or a user's last words.
+    found.masks += sum(one != other for one, other in zip(sample["loss_mask"], mask + [0] * more, strict=True))
+    found.logprobs += sum(one != other for one, other in zip(sample["logprobs"], logprobs, strict=False))
+
+
+def _less_thoughts(
+    sample: dict[str, Any], mask: list[int], thoughts: Callable[[list[int]], list[bool]] | None
+) -> list[int]:
+    if thoughts is None:
+        return mask
+    left, start = list(mask), 0
+    while start < len(mask):
+        end = next((at for at in range(start, len(mask)) if not mask[at]), len(mask))
+        for at, is_thought in enumerate(thoughts(sample["response_ids"][start:end]), start):
+            left[at] = int(not is_thought)
+        start = next((at for at in range(end, len(mask)) if mask[at]), len(mask))
+    return left
+
+
+def _thoughts(model: Path) -> Callable[[list[int]], list[bool]]:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def of(ids: list[int]) -> list[bool]:
+        """As docs/train.md has it: the end of the turn is in no thought, and a first `</think>` may end one."""
+        said = len(ids) - (ids[-1] == tokenizer.eos_token_id)
+        found = thought_tokens("hermes", tokenizer, ids[:said]) + [False] * (len(ids) - said)
+        if begun := _BEGUN.match(tokenizer.decode(ids)):
+            lengths = (len(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))
+            last = next(at for at, length in enumerate(lengths, 1) if length >= begun.end())
+            found[:last] = [True] * last
+        return found
+
+    return of
+
+
+@asynccontextmanager
+async def logged(options: EngineOptions) -> AsyncGenerator[Engine]:
+    """The engine of the directory that `--tokenizer` names, with a log of its generations."""
+    async with opened_engine(replace(options, engine=str(options.tokenizer), max_sequences=64)) as engine:
+        assert isinstance(engine, ModelEngine)
+        yield replace(engine, make_policy=lambda origin: _Logged(engine.make_policy(origin)))
+
+
+@dataclass
+class _Logged:
+    policy: Policy
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        prompt = list(ids)
+        made = await self.policy.generate(ids, max_tokens=max_tokens, turn=turn)
+        record = {"prompt_ids": prompt, "token_ids": made.ids, "log_probs": made.logprobs}
+        with open(os.environ[_LOG], "a", encoding="utf-8") as log:  # noqa: ASYNC230 - a line, at once
+            log.write(json.dumps(record) + "\n")
+        return made
+
+
+def _environment(changes: dict[str, Any]) -> dict[str, Any]:
+    server = {"command": "${python}", "args": [str(Path(__file__).with_name("audit_server.py"))]}
+    return {
+        "servers": {"audit": server | {"scope": "shared", "trusted": True}},
+        "system": {"instructions_of": "audit"},
+        "user": {"server": "audit"},
+        "reward": {"server": "audit", "parts": ["letters"]},
+        "limits": {"assistant_turns": 6, "parallel_calls": 1, "wall_clock_s": _WAIT_S},
+        "tasks": {"server": "audit"},
+        **changes,
+    }
+
+
+def _command(*arguments: object, **variables: str) -> None:
+    program = [sys.executable, "-m", "rollout.cli", *map(str, arguments)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(program, cwd=ROOT, env=os.environ | {"PYTHONPATH": path} | variables, check=False)
+    if done.returncode:
+        raise SystemExit(f"error: {' '.join(program)} ended with status {done.returncode}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="directory with a tokenizer, and with a model for --weights")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="directory to write; what a case has played there is not played again"
+    )
+    parser.add_argument("--weights", action="store_true", help="the model's own weights, in place of random ones")
+    parser.add_argument("--by", choices=("trainer", "run"), help="(default: both)")
+    parser.add_argument("--only", choices=list(CASES), help="one case")
+    parser.add_argument("--rows", type=int, default=14, help="of a step; each has 8 trajectories (default: 14)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

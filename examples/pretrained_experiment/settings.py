@@ -1,0 +1,46 @@
+"""What the experiment may choose, and what it chooses among: on the validation wordings, never on the held-out ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    warm_up: Literal["half", "blind", "form"] = "half"
+    """The expert that the warm-up imitates: right half the time, a third of the time, or in another domain only."""
+    warm_up_steps: int = 12
+    warm_up_rate: float = 3e-4
+    learning_rate: float = 2e-5
+    """Of GRPO, constant."""
+    adam_eps: float = 1e-8
+    kl: float = 0.02
+    """Weight in the loss of the divergence from the warmed-up model."""
+    rows: int = 18
+    samples: int = 4
+    """Of each row."""
+    temperature: float = 1.0
+    """Of sampling in training."""
+    steps: int = 16
+
+
+SETTINGS = {
+    "half": Setting(),
+    "half-slow": Setting(learning_rate=8e-6),
+    "half-fast": Setting(learning_rate=5e-5),
+    "half-wide": Setting(learning_rate=1e-4, adam_eps=1e-5),
+    "blind": Setting(warm_up="blind"),
+    "form": Setting(warm_up="form"),
+}
+CHOSEN = "half"
+"""The setting of the measurement."""
+SEEDS = (0, 1, 2)
+"""Of the warm-up's order of conversations, GRPO's order of rows, and sampling; all begin with the same weights."""
+HELD_OUT_TEMPERATURE = 0.7
+"""Of all evaluations."""
+EXPERT_ROWS = 240
+TURN_TOKENS = 48
+"""Most tokens of a turn; a call has about 25."""
+EVERY = 4
+"""Steps between two evaluations, at which checkpoints are written as well."""
