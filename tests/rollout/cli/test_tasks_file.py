@@ -217,6 +217,24 @@ def test_a_ground_truth_of_another_type_stays_one_and_mixed_types_are_refused() 
     assert "extra_info.level: has several types" in fault and "give it one type" in fault
 
 
+def test_a_reward_function_gets_the_same_ground_truth_of_rows_for_training_as_of_the_file() -> None:
+    seen = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+    seen += "    return {None: 1, '4': 2}.get(ground_truth, 0)\n"
+    Path("seen.py").write_text(seen)
+    made = {"servers": "servers.json", "reward": {"weights": {"seen": 1}, "functions": {"seen": "seen.py:compute_score"}}}
+    Path("own.yaml").write_text(json.dumps(made))
+    file = tasks({"prompt": "1?"}, {"prompt": "2?", "answer": 4}, {"prompt": "3?", "data_source": "own"})
+    invoked = CliRunner().invoke(app, ["data", "own.yaml", "--tasks", file, "-o", "rows.parquet"])
+    assert invoked.exit_code == 0, invoked.output
+    truths = [row["reward_model"]["ground_truth"] for row in read_rows(Path("rows.parquet"))]
+    assert truths == [None, "4", None]
+    for given in (file, "rows.parquet"):
+        run = ["run", "own.yaml", "--tasks", given, "--engine", "none", "--out", f"out-{given}"]
+        CliRunner().invoke(app, run, catch_exceptions=False)
+        traces = sorted(read_traces(Path(f"out-{given}")), key=lambda trace: trace.origin.row)
+        assert [trace.reward and trace.reward.score for trace in traces] == [1.0, 2.0, 1.0]
+
+
 def test_the_splits_of_a_file_are_parts_of_it_and_share_no_prompt() -> None:
     file = tasks(*[{"prompt": f"{number}?", "answer": number} for number in range(40)])
     for split in ("train", "test", "all"):
