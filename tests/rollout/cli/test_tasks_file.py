@@ -221,7 +221,10 @@ def test_a_reward_function_gets_the_same_ground_truth_of_rows_for_training_as_of
     seen = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
     seen += "    return {None: 1, '4': 2}.get(ground_truth, 0)\n"
     Path("seen.py").write_text(seen)
-    made = {"servers": "servers.json", "reward": {"weights": {"seen": 1}, "functions": {"seen": "seen.py:compute_score"}}}
+    made = {
+        "servers": "servers.json",
+        "reward": {"weights": {"seen": 1}, "functions": {"seen": "seen.py:compute_score"}},
+    }
     Path("own.yaml").write_text(json.dumps(made))
     file = tasks({"prompt": "1?"}, {"prompt": "2?", "answer": 4}, {"prompt": "3?", "data_source": "own"})
     invoked = CliRunner().invoke(app, ["data", "own.yaml", "--tasks", file, "-o", "rows.parquet"])
