@@ -392,7 +392,10 @@ def test_beside_the_environments_reward_a_key_decides_about_verls(preflight: Pre
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([], [f"{OURS}.custom_reward", "reward.custom_reward_function.path gives a reward", "replace, add, ignore"]),
+        (
+            [],
+            [f"error: {OURS}.custom_reward: reward.custom_reward_function.path gives a reward", "replace, add, ignore"],
+        ),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.name=scor"], ["cannot be imported", "scor"]),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=/no.py"], ["cannot be imported", "/no.py"]),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=null"], ["verl has no reward function"]),
