@@ -51,6 +51,7 @@ from rollout.environment.row_validation import (
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
+from rollout.evaluation.summary import note_on_rewards
 from rollout.tokens.chat_template import ChatTemplate, check_tools_rendered
 
 MOST_SHOWN = 20
@@ -105,6 +106,8 @@ def data(
     selected = None if tools is None else tuple(name.strip() for name in tools.split(","))
     tasks = anyio.run(_tasks, loaded, split, rows, selected)
     write_parquet(output, tasks, split=split, agent=agent)
+    if note := note_on_rewards(loaded, tasks):
+        typer.echo(f"note: {note}", err=True)
     record = {"path": str(output), "environment": loaded.name, "split": split, "rows": len(tasks)}
     print_result(
         record, f"{output}: {len(tasks)} {'' if split == ALL else f'{split} '}rows of {loaded.name}", as_json=as_json

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -16,11 +15,13 @@ from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.types import ToolDefinition
 from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, fitness, reported
-from rollout.cli.options import load_target
+from rollout.cli.new_directory import new_directory
+from rollout.cli.options import Target, load_target
 from rollout.doctor.examination import Options
+from rollout.doctor.fix import write_fixed
 from rollout.doctor.report import ServerReport, Verdict
-from rollout.environment.config import load_environment
-from rollout.environment.startup import opened_environment
+from rollout.environment.config import Environment, load_environment
+from rollout.environment.startup import opened
 
 _LONGEST = 2000
 """Characters of a result that an example's check may compare."""
@@ -102,22 +103,23 @@ def init(
     target = load_target(str(servers), None, all_valid=False)
     if target.environment is not None:
         raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
-    try:
-        out.mkdir(parents=True)
-        options = Options(allow_writes=allow_writes, allow_outside=allow_outside)
-        reports, interrupted = reported(target, options, calls=call, fix=out / "servers.json")
-        if interrupted:
-            raise KeyboardInterrupt
-        name = out.resolve().name
-        (out / f"{name}.yaml").write_text(_ENVIRONMENT)
-        (out / "reward.py").write_text(_REWARD)
-        examples = anyio.run(_examples, out / f"{name}.yaml")
-        (out / "tasks.jsonl").write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in examples))
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=out, key="--out") from error
-    except BaseException:  # cleanup, also on Ctrl-C: no half of an environment is left
-        shutil.rmtree(out, ignore_errors=True)
-        raise
+    options = Options(allow_writes=allow_writes, allow_outside=allow_outside)
+    reports, interrupted = reported(target, options, calls=call)
+    if interrupted:
+        raise KeyboardInterrupt
+    name = out.resolve().name
+    with new_directory(out) as made:
+        copy = made / "servers.json"
+        changes = write_fixed(target.source, copy, target.key, reports)
+        (made / f"{name}.yaml").write_text(_ENVIRONMENT)
+        (made / "reward.py").write_text(_REWARD)
+        examples = anyio.run(_examples, load_environment(made / f"{name}.yaml"), target)
+        (made / "tasks.jsonl").write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in examples))
+        # The template of lease directories is there, and has had to exist for the examples.
+        there, here = str(made), str(out.absolute())
+        copy.write_text(copy.read_text().replace(json.dumps(there)[1:-1], json.dumps(here)[1:-1]))
+    for change in changes:
+        typer.echo(f"{out / 'servers.json'}: {change.replace(there, here)}", err=True)
     fit = fitness([report for report in reports if not _is_mended(report)])
     states = {
         True: "all servers can be trained against",
@@ -133,12 +135,13 @@ def _is_mended(report: ServerReport) -> bool:
     return report.verdict is Verdict.LEASE_DIR
 
 
-async def _examples(environment: Path) -> list[dict[str, Any]]:
+async def _examples(environment: Environment, target: Target) -> list[dict[str, Any]]:
     """Three tasks that can be played at once: two with an answer, and one with a check if a tool suits it."""
-    async with opened_environment(load_environment(environment)) as gateway:
+    # Errors name the user's file: the copy is gone when they are read.
+    async with opened(environment, name=environment.name, source=target.source, key=target.key) as gateway:
         tools = policy_tools(gateway.catalogue)
         if not tools:
-            raise ConfigError("the servers offer no tools", file=environment.with_name("servers.json"))
+            raise ConfigError("the servers offer no tools", file=target.source)
         examples: list[dict[str, Any]] = [
             {"prompt": "How many tools do you have?", "answer": len(tools)},
             {"prompt": "What is the name of your first tool?", "answer": tools[0].exposed_name},

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import keyword
 import re
-import shutil
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Annotated
 
 import anyio
 import typer
 
 from gateway.errors import ConfigError
+from rollout.cli.new_directory import new_directory
 from rollout.cli.options import AsJson, print_result
 from rollout.environment.config import load_environment
 from rollout.environment.harness import SPLITS
@@ -48,18 +47,8 @@ def new_server(
     target = out / name
     if target.exists():
         raise ConfigError("is there already", file=target, key="NAME", remedy="choose another name, or another --out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        partial = Path(mkdtemp(dir=out, prefix=f".{name}."))
-        try:
-            written = [*_write(name, partial), *_write_rows(name, partial)]
-            partial.chmod(0o755)
-            partial.rename(target)  # fails where the directory has been created in the meantime
-        except BaseException:  # cleanup, also on Ctrl-C: no half of an environment is left
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=target, key="--out") from error
+    with new_directory(target) as made:
+        written = [*_write(name, made), *_write_rows(name, made)]
     paths = [str(target / file) for file in written]
     # pytest comes with the development install only.
     has_pytest = find_spec("pytest") is not None
@@ -99,7 +88,7 @@ def _write_rows(name: str, directory: Path) -> list[str]:
     written: list[str] = []
     if not _HAS_PARQUET:
         return written
-    for split, tasks in anyio.run(_tasks, name, directory.resolve()).items():
+    for split, tasks in anyio.run(_tasks, name, directory).items():
         write_parquet(directory / f"{split}.parquet", tasks, split=split, agent="mcp_agent")
         written.append(f"{split}.parquet")
     return written

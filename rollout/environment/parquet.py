@@ -142,7 +142,7 @@ def _row(index: int, task: Task, split: str, agent: str) -> dict[str, Any]:
         "data_source": own.data_source or task.environment,
         "agent_name": agent,
         "prompt": list(task.prompt),
-        "reward_model": {"style": "rule", "ground_truth": "" if truth is None else truth},
+        "reward_model": {"style": "rule", "ground_truth": truth},
         "extra_info": extra,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ from gateway.leases.session import Session
 from gateway.schemas.arguments import prepare
 from rollout.environment.config import Environment, SystemPart, TasksConfig
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
-from rollout.environment.matching import unusable
+from rollout.environment.matching import Match, unusable
 from rollout.environment.reward_config import Component
 from rollout.environment.task import Task
 from rollout.environment.task_file import FileTask, read_tasks
@@ -54,15 +54,15 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
         raise ConfigError(problem, key="-n", remedy="ask for fewer")
     system = await system_message(environment, gateway)
     tasks: list[Task] = []
-    faults = Faults()
+    faults, at = Faults(), dict[tuple[str, str | None, str], list[str]]()
     for item in listed:
         with faults.collected():
             task = _task(environment, gateway, item, system)
             if isinstance(item, FileTask):
-                for each in problems_of(task, environment, gateway.catalogue):
-                    faults.append(ConfigError(each.problem, file=item.where, key=each.key, remedy=each.remedy))
+                for each in (*_unlike_text(item, environment), *problems_of(task, environment, gateway.catalogue)):
+                    at.setdefault((each.problem, each.key, each.remedy), []).append(item.where)
             tasks.append(task)
-    raise_all(faults)
+    raise_all([*faults, *_folded(at)])
     warn_of_writing_checks(tasks, gateway.catalogue)
     return tasks
 
@@ -106,6 +106,24 @@ def _task(environment: Environment, gateway: Gateway, item: ListedTask, system: 
     )
 
 
+def _unlike_text(task: FileTask, environment: Environment) -> Iterator[ConfigError]:
+    config = environment.reward
+    if task.is_json and config.compares_answers and config.match is not Match.JSON:
+        problem = f"is an object or a list, and reward.match of {environment.name} is {config.match}"
+        yield ConfigError(problem, key="answer", remedy="set reward.match: json, or write the answer as text")
+
+
+def _folded(at: Mapping[tuple[str, str | None, str], Sequence[str]]) -> Iterator[ConfigError]:
+    """One error for equal problems of several rows. A list of all tools is in the first only."""
+    listed = set[str]()
+    for (problem, key, remedy), rows in at.items():
+        more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+        shown = "the tools are listed above" if remedy in listed else remedy
+        if remedy.startswith("known tools of "):
+            listed.add(remedy)
+        yield ConfigError(problem, file=rows[0] + more, key=key, remedy=shown)
+
+
 def problems_of(
     task: Task, environment: Environment, catalogue: Catalogue, shown: Collection[str] | None = None
 ) -> Iterator[ConfigError]:
@@ -126,9 +144,9 @@ def problems_of(
         problem = f"reward.match of {environment.name} is {config.match}, and the answer {found[0]}"
         yield ConfigError(problem, key="answer", remedy=found[1])
     for key, named in (("tools", task.tools or ()), ("later_tools", task.later_tools)):
-        if missing := [tool for tool in named if tool not in shown]:
-            remedy = f"tools of {environment.name}: {', '.join(sorted(shown))}"
-            yield ConfigError(f"unknown tools {missing}", key=key, remedy=remedy)
+        for tool in dict.fromkeys(tool for tool in named if tool not in shown):
+            remedy = near(tool, shown, f"tools of {environment.name}")
+            yield ConfigError(f"unknown tool {tool!r}", key=key, remedy=remedy)
     for key, calls in (("setup", task.setup), ("check", task.check)):
         for number, call in enumerate(calls):
             if (tool := known.get(call.name)) is None:

@@ -102,6 +102,8 @@ class FileTask(ListedTask):
     where: str
     """The file and the line or row."""
     messages: list[dict[str, str]]
+    is_json: bool = False
+    """Whether the row's `answer` is an object or a list."""
     verl: VerlColumns | None = None
 
     def split(self, test_share: float) -> str:
@@ -172,6 +174,7 @@ def _task(raw: Mapping[str, Any], where: str) -> FileTask:
         prompt=last.content if last.role == "user" else None,
         messages=[message.model_dump() for message in row.opening],
         answer=answer,
+        is_json=isinstance(row.answer, dict | list),
         tools=row.tools,
         later_tools=row.later_tools,
         setup=row.setup,
@@ -240,4 +243,7 @@ def _parsed(line: bytes, where: str) -> Mapping[str, Any] | None:
         raise ConfigError(problem, file=where, remedy="write one JSON object on each line") from None
     if not isinstance(row, Mapping | None):
         raise ConfigError("is not a JSON object", file=where, remedy='write {"prompt": "..."}')
-    return cast("Mapping[str, Any] | None", row)
+    row = cast("Mapping[str, Any] | None", row)
+    if row and row.get("answer", "") is None:  # in Parquet, a row without a value has null
+        raise ConfigError("is null", file=where, key="answer", remedy="leave it out, or give one")
+    return row

@@ -51,7 +51,7 @@ def with_verls_reward(environment: Environment, use: CustomReward | None, *, ask
     if use is None and environment.is_rewarded:
         problem = f"{asked} gives a reward, and so does the environment {environment.name}"
         remedy = f"say which counts: one of {', '.join(CustomReward)}"
-        raise ConfigError(problem, file=environment.file, key=key, remedy=remedy)
+        raise ConfigError(problem, key=key, remedy=remedy)
     if use is CustomReward.IGNORE:
         return environment
     weights = environment.reward.weights

@@ -274,6 +274,8 @@ def _environment(row: Row, settings: Settings, config: DictConfig) -> Environmen
     try:
         return settings.load(row.task.environment, workers_per_node=workers_per_node(config))
     except ConfigError as error:
+        if error.file is None and (error.key or "").startswith("actor_rollout_ref."):
+            raise  # the trainer's key is wrong, and neither the row nor its environment
         raise environment_problem(row, error) from error
 
 

@@ -63,9 +63,51 @@ def test_init_overwrites_nothing_and_leaves_no_half() -> None:
     with pytest.raises(ConfigError, match="is there already"):
         init("servers.json")
     Path("broken.json").write_text(json.dumps({"mcpServers": {"gone": {"command": "no-such-program"}}}))
-    with pytest.raises(ConfigError, match="no-such-program"):
+    before = sorted(Path().iterdir())
+    with pytest.raises(ConfigError) as caught:
         init("broken.json")
-    assert not Path("broken").exists()
+    assert str(caught.value).startswith("broken.json: mcpServers.gone: cannot start 'no-such-program'")
+    assert str(caught.value).count("broken") == 1 and sorted(Path().iterdir()) == before
     Path("own.yaml").write_text("servers: {notes: {factory: 'notes:notes_server'}}\n")
     with pytest.raises(ConfigError, match="is an environment already"):
         init("own.yaml")
+
+
+SERVER = """
+import sys
+from contextlib import suppress
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+with suppress(PermissionError), open("SEEN", "a") as seen:  # the doctor's copies may not write there
+    print(Path("OUT").exists(), file=seen)
+server = MCPServer("files", log_level="ERROR")
+
+
+@server.tool()
+def write(name: str, text: str) -> str:
+    Path(sys.argv[1], name).write_text(text)
+    return "written"
+
+
+@server.tool()
+def read(name: str) -> str:
+    return Path(sys.argv[1], name).read_text()
+
+
+server.run()
+"""
+
+
+def test_an_environment_that_is_not_whole_yet_does_not_have_its_name(tmp_path: Path) -> None:
+    """A process that is killed meanwhile leaves nothing that the next one would refuse."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "note.txt").write_text("kept")
+    text = SERVER.replace("SEEN", str(tmp_path / "seen")).replace("OUT", str(tmp_path / "made" / "mine"))
+    entry = {"command": "${python}", "args": ["-c", text, str(tmp_path / "data")]}
+    Path("servers.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
+    init("servers.json", "--out", "made/mine", *(each.replace("notes/", "files/") for each in WRITES))
+    assert set((tmp_path / "seen").read_text().split()) == {"False"}
+    assert {path.name for path in Path("made").iterdir()} == {"mine"}
+    template = load_environment("mine", "made/mine").lease_dir.template
+    assert template == str(tmp_path / "made/mine/servers.lease_dir") and Path(template, "data/note.txt").is_file()

@@ -100,7 +100,8 @@ def test_rows_that_can_earn_nothing_are_noted_in_an_evaluation_and_refused_in_tr
     file = tasks({"prompt": "1?"}, {"prompt": "2?", "answer": "x"})
     done = called("run", "--tasks", file, "--engine", "none", "--out", "out")
     assert "note: servers.json: reward.weights.solved: rewards what a row asks for, and 1 of 2 rows" in done.stderr
-    called("data", "--tasks", file, "-o", "rows.parquet")
+    noted = called("data", "--tasks", file, "-o", "rows.parquet").stderr
+    assert "note: servers.json: reward.weights.solved: rewards what a row asks for, and 1 of 2 rows" in noted
     done = CliRunner().invoke(app, ["data", "--check", "rows.parquet", "--environments-dir", ".", "--json"])
     (problem,) = json.loads(done.stdout)["shown"]
     assert done.exit_code == 1 and problem["row"] == 0 and "neither an answer nor checks" in problem["problem"]
@@ -121,13 +122,23 @@ def test_what_does_not_fit_the_servers_is_refused_with_its_line() -> None:
     )
     faults = refusal("run", "--tasks", file, "--engine", "none", "--out", "out")
     assert faults[0] == "tasks.jsonl: line 1: setup.0: unknown tool 'wrte' (did you mean 'write'?)"
-    assert faults[1] == "tasks.jsonl: line 2: tools: unknown tools ['wipe'] (tools of servers: read, write)"
+    assert faults[1] == "tasks.jsonl: line 2: tools: unknown tool 'wipe' (did you mean 'write'?)"
     assert faults[2].startswith("tasks.jsonl: line 2: check.0.arguments: read: ")
     file = tasks({"prompt": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "2"}]})
     (fault,) = refusal("run", "--tasks", file, "--engine", "none", "--out", "out")
     assert "line 1: prompt: the prompt does not end in a user message" in fault
     done = called("run", "--tasks", tasks({"prompt": "1?", "check": [WRITE]}), "--engine", "none", "--out", "out")
     assert "checks call tools that are not annotated as read-only" in done.stderr
+
+
+def test_equal_faults_of_many_rows_are_one_and_the_tools_are_listed_once() -> None:
+    named = [["reed"], ["reed"], ["drop"], ["reed", "write"], ["list"]]
+    file = tasks(*({"prompt": "?", "answer": "x", "tools": tools} for tools in named))
+    assert refusal("data", "--tasks", file, "-o", "rows.parquet") == [
+        "tasks.jsonl: line 1 and 2 more rows: tools: unknown tool 'reed' (did you mean 'read'?)",
+        "tasks.jsonl: line 3: tools: unknown tool 'drop' (known tools of servers: read, write)",
+        "tasks.jsonl: line 5: tools: unknown tool 'list' (the tools are listed above)",
+    ]
 
 
 def test_an_answer_that_nothing_can_match_is_refused_with_its_line() -> None:
@@ -139,6 +150,12 @@ def test_an_answer_that_nothing_can_match_is_refused_with_its_line() -> None:
     one, two = map(str, faults_of(caught.value))
     assert one.startswith("tasks.jsonl: line 1: answer: reward.match of own is number, and the answer is not a number")
     assert two.startswith("tasks.jsonl: line 2: answer: the reward of own weighs exact_match")
+    file = tasks(*({"prompt": "?", "answer": answer} for answer in ({"n": 1}, "[1]", [1])))
+    (fault,) = refusal("data", "--tasks", file, "-o", "rows.parquet")
+    assert fault == (
+        "tasks.jsonl: line 1 and 1 more rows: answer: is an object or a list, and reward.match of servers is text "
+        "(set reward.match: json, or write the answer as text)"
+    )
 
 
 def test_an_environments_own_reward_and_system_message_stay_with_tasks_of_another_file() -> None:
@@ -215,6 +232,27 @@ def test_a_ground_truth_of_another_type_stays_one_and_mixed_types_are_refused() 
     mixed = [{**GSM8K, "extra_info": {"level": level}} for level in (1, "hard")]
     (fault,) = refusal("data", "--tasks", tasks(*mixed), "-o", "rows.parquet")
     assert "extra_info.level: has several types" in fault and "give it one type" in fault
+
+
+def test_a_reward_function_gets_the_same_ground_truth_of_rows_for_training_as_of_the_file() -> None:
+    seen = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+    seen += "    return {None: 1, '4': 2}.get(ground_truth, 0)\n"
+    Path("seen.py").write_text(seen)
+    made = {
+        "servers": "servers.json",
+        "reward": {"weights": {"seen": 1}, "functions": {"seen": "seen.py:compute_score"}},
+    }
+    Path("own.yaml").write_text(json.dumps(made))
+    file = tasks({"prompt": "1?"}, {"prompt": "2?", "answer": 4}, {"prompt": "3?", "data_source": "own"})
+    invoked = CliRunner().invoke(app, ["data", "own.yaml", "--tasks", file, "-o", "rows.parquet"])
+    assert invoked.exit_code == 0, invoked.output
+    truths = [row["reward_model"]["ground_truth"] for row in read_rows(Path("rows.parquet"))]
+    assert truths == [None, "4", None]
+    for given in (file, "rows.parquet"):
+        run = ["run", "own.yaml", "--tasks", given, "--engine", "none", "--out", f"out-{given}"]
+        CliRunner().invoke(app, run, catch_exceptions=False)
+        traces = sorted(read_traces(Path(f"out-{given}")), key=lambda trace: trace.origin.row)
+        assert [trace.reward and trace.reward.score for trace in traces] == [1.0, 2.0, 1.0]
 
 
 def test_the_splits_of_a_file_are_parts_of_it_and_share_no_prompt() -> None:

@@ -86,6 +86,7 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
         ('{"prompt": "a", "prompt": "b"}', "line 2: prompt: duplicate key"),
         ({"anwser": 1, "prompt": "a"}, "line 2: anwser: unknown key (did you mean 'answer'?)"),
         ({"question": "a"}, "line 2: prompt: is missing (add it: a text, or a list of {role, content}; this row has"),
+        ({"prompt": "a", "answer": None}, "line 2: answer: is null (leave it out, or give one)"),
         ({"prompt": " "}, "line 2: has a prompt without a text"),
         ({"prompt": []}, "line 2: has no prompt"),
         ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "line 2: has both prompt and messages"),

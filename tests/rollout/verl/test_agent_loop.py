@@ -327,7 +327,7 @@ async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajecto
     assert message.count("echo/shout has changed") == 1 and "--accept" in message
 
 
-def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> Any:
+def compute_score(data_source: str, solution_str: str, ground_truth: str | None, extra_info: dict[str, Any]) -> Any:
     """A reward function as verl's users write them; its answer depends on what the policy said at the end."""
     played = extra_info["mcp_trajectory"]
     last = played["messages"][-1]["content"]
@@ -338,7 +338,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
         return {"score": 1.0, "letters": 1.0}
     if last == "number":
         return 2
-    assert solution_str.count("PLUM") and played["row"]["index"] == extra_info["index"] == 5
+    assert ground_truth is None and solution_str.count("PLUM") and played["row"]["index"] == extra_info["index"] == 5
     return {
         "score": float("nan") if last == "nan" else 10.0,
         "acc": len(calls),
@@ -360,7 +360,7 @@ async def rewarded(config: DictConfig, model: Path, last: str, reward_loop: Any)
         SimpleNamespace(compute_score=SimpleNamespace(remote=reward_loop.compute_score))
     ]
     agent_loop._BATCH.set(Batch(compute_score=worker._compute_score))
-    row = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": ""}}
+    row = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": None}}
     return await run(config, model, [SHOUT, last], **row)
 
 

@@ -183,7 +183,7 @@ def test_a_thinking_policy_or_filter_that_cannot_be_trained_is_refused(
         ({"mcp": {**MCP, "seed": None}}, ["rows.parquet: row 1", "extra_info.mcp.seed"]),
         (
             {"mcp": {**MCP, "tools": ["shuot"]}},
-            ["rows.parquet: row 1", "shuot", "tools of echo: answer, say_hello, shout"],
+            ["rows.parquet: row 1", "shuot", "did you mean 'shout'?"],
         ),
         ({"mcp": {**MCP, "environment": "ecko"}}, ["rows.parquet: row 1", "ecko", "did you mean 'echo'"]),
         ({"prompt": [{"role": "system", "content": "x"}]}, ["rows.parquet: row 1", "does not end in a user message"]),
@@ -392,7 +392,10 @@ def test_beside_the_environments_reward_a_key_decides_about_verls(preflight: Pre
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([], [f"{OURS}.custom_reward", "reward.custom_reward_function.path gives a reward", "replace, add, ignore"]),
+        (
+            [],
+            [f"error: {OURS}.custom_reward: reward.custom_reward_function.path gives a reward", "replace, add, ignore"],
+        ),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.name=scor"], ["cannot be imported", "scor"]),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=/no.py"], ["cannot be imported", "/no.py"]),
         ([f"{OURS}.custom_reward=add", "reward.custom_reward_function.path=null"], ["verl has no reward function"]),

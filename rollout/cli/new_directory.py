@@ -1,0 +1,34 @@
+"""Make a directory completely or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+from gateway.errors import ConfigError
+
+
+@contextmanager
+def new_directory(target: Path) -> Generator[Path]:
+    """The absolute path of a directory to fill, which gets the name `target` where the block raises nothing.
+
+    A process that is killed meanwhile leaves a hidden directory beside it, and not half of `target`.
+
+    Raises:
+        ConfigError: it cannot be written, or something else has got the name in the meantime.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(mkdtemp(dir=target.parent.absolute(), prefix=f".{target.name}."))
+        try:
+            yield partial
+            partial.chmod(0o755)
+            partial.rename(target)  # fails where the directory has been filled in the meantime
+        except BaseException:  # cleanup, also on Ctrl-C
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", file=target, key="--out") from error
