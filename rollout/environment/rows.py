@@ -117,7 +117,8 @@ def _folded(at: Mapping[tuple[str, str | None, str], Sequence[str]]) -> Iterator
     """One error for equal problems of several rows. A list of all tools is in the first only."""
     listed = set[str]()
     for (problem, key, remedy), rows in at.items():
-        more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+        others = len(rows) - 1
+        more = f" and {others} more row{'s' * (others > 1)}" if others else ""
         shown = "the tools are listed above" if remedy in listed else remedy
         if remedy.startswith("known tools of "):
             listed.add(remedy)

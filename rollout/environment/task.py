@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, Faults, InvalidValue, one_error
-from rollout.environment.matching import Match, unusable
+from rollout.environment.matching import Match, matches, unusable
 from rollout.types import Message
 
 REMEDY = "write rows with `mcp-rollout data`"
@@ -82,24 +82,17 @@ class TurnSeeds:
 
 
 class WorldCall(BaseModel):
-    """A call that the harness makes in a task's world, beside those of the policy."""
+    """A call that the harness makes in a task's world, beside those of the policy, and what it must return."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(min_length=1, max_length=200)
     """The tool's name as the policy would see it."""
     arguments: dict[str, Any] = {}
-
-
-class Check(WorldCall):
-    """A call after the end of a trajectory, and what it must return."""
-
     returns: Any = None
     """What the tool's text is compared with; None accepts any."""
     match: Match | None = Field(default=None, strict=False)
     """How it is compared; by default as JSON where `returns` is an object or a list, else as `Match.TEXT`."""
-    error: bool = False
-    """Whether the tool must answer with an error, such as for a file that is to be gone."""
 
     @property
     def how(self) -> Match:
@@ -115,6 +108,17 @@ class Check(WorldCall):
         if self.expected is not None and (problem := unusable(self.how, self.expected)):
             raise InvalidValue(f"returns {problem[0]}", problem[1])
         return self
+
+    def is_met_by(self, text: str) -> bool:
+        """Whether the tool's text is what the call must return."""
+        return self.expected is None or matches(self.how, text, self.expected)
+
+
+class Check(WorldCall):
+    """A call after the end of a trajectory."""
+
+    error: bool = False
+    """Whether the tool must answer with an error, such as for a file that is to be gone."""
 
 
 def as_text(value: Any) -> str:

@@ -10,7 +10,6 @@ from gateway.errors import GatewayError, HarnessError
 from gateway.leases.sending import caused_by_policy
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition, ToolResult
-from rollout.environment.matching import matches
 from rollout.environment.task import Check, WorldCall
 from rollout.trace.events import CheckEvent, ToolEvent
 from rollout.types import Call, Shown
@@ -22,7 +21,7 @@ async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEven
     """Make the calls that prepare a task's world, in order.
 
     Raises:
-        HarnessError: a tool is unknown, refuses its arguments, or answers with an error.
+        HarnessError: a tool is unknown, refuses its arguments, or answers with an error or with what it may not return.
         GatewayError: the world broke.
     """
     events: list[ToolEvent] = []
@@ -30,8 +29,9 @@ async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEven
         tool, call = _tool(session, call), _filled(session, call)
         began = time.time()
         result = await _sent(session, tool, call)
-        if result.is_error:
-            problem = f"setup.{number}: {call.name} answers with an error: {result.text[:500]}"
+        if result.is_error or not call.is_met_by(result.text):
+            found = "an error" if result.is_error else f"what is not {call.expected!r}"
+            problem = f"setup.{number}: {call.name} answers with {found}: {result.text[:500]}"
             raise HarnessError(problem, server=tool.server, tool=tool.name, refused=True)
         events.append(_event(tool, call, result, began))
     return events
@@ -56,9 +56,7 @@ async def examine(session: Session, checks: Iterable[Check]) -> list[CheckEvent]
             if error.fault is None:
                 raise
             result = caused_by_policy(check.name, error, timeout_s=session.call_timeout_s(tool.server))
-        holds = result.fault is None and result.is_error == check.error
-        if check.expected is not None:
-            holds = holds and matches(check.how, result.text, check.expected)
+        holds = result.fault is None and result.is_error == check.error and check.is_met_by(result.text)
         events.append(CheckEvent(call=_event(tool, check, result, began), holds=holds))
     return events
 

@@ -106,7 +106,7 @@ def test_every_problem_is_named_with_row_column_and_remedy(examine: Examine) -> 
         (7, "prompt"),
     ]
     assert said["status"] == 1 and all(problem["remedy"] for problem in said["shown"])
-    assert "tools of sums: add, total" in said["shown"][0]["remedy"]
+    assert said["shown"][0]["remedy"] == "did you mean 'add'?"
     assert "did you mean 'sums'" in said["shown"][1]["remedy"]
     assert said["shown"][6]["problem"] == "the prompt has no messages"
 
@@ -228,7 +228,7 @@ def test_the_list_is_bounded_and_says_so(examine: Examine, tmp_path: Path, capsy
     assert examine(many)["problems"] == MOST_SHOWN + 5
     assert data(check=tmp_path / "rows.parquet", environments_dir=tmp_path) == 1
     shown = capsys.readouterr().out
-    assert "and 5 more" in shown and shown.count("unknown tools") == MOST_SHOWN
+    assert "and 5 more" in shown and shown.count("unknown tool 'ad'") == MOST_SHOWN
 
 
 def test_what_cannot_be_examined_at_all_is_bad_use(examine: Examine, tmp_path: Path) -> None:

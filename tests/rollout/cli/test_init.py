@@ -99,6 +99,7 @@ server.run()
 """
 
 
+@pytest.mark.full
 def test_an_environment_that_is_not_whole_yet_does_not_have_its_name(tmp_path: Path) -> None:
     """A process that is killed meanwhile leaves nothing that the next one would refuse."""
     (tmp_path / "data").mkdir()

@@ -153,7 +153,7 @@ def test_an_answer_that_nothing_can_match_is_refused_with_its_line() -> None:
     file = tasks(*({"prompt": "?", "answer": answer} for answer in ({"n": 1}, "[1]", [1])))
     (fault,) = refusal("data", "--tasks", file, "-o", "rows.parquet")
     assert fault == (
-        "tasks.jsonl: line 1 and 1 more rows: answer: is an object or a list, and reward.match of servers is text "
+        "tasks.jsonl: line 1 and 1 more row: answer: is an object or a list, and reward.match of servers is text "
         "(set reward.match: json, or write the answer as text)"
     )
 
@@ -182,6 +182,18 @@ def test_calls_may_name_the_directory_of_their_trajectory() -> None:
     (trace,) = read_traces(Path("out"))
     assert trace.checks[0].holds and trace.setup[0].arguments["path"].endswith("/7.txt")
     assert "${" not in json.dumps(trace.setup[0].arguments) and trace.task.setup[0].arguments["path"] == note
+
+
+def test_a_world_whose_preparation_returns_something_else_is_withdrawn() -> None:
+    read = {"name": "read", "arguments": {"name": "a"}}
+    file = tasks(
+        {"prompt": "1?", "setup": [WRITE, {**read, "returns": "one"}]},
+        {"prompt": "2?", "setup": [WRITE, {**read, "returns": "tw.", "match": "regex"}]},
+    )
+    called("run", "--tasks", file, "--engine", "none", "--out", "out", status=1)
+    first, second = sorted(read_traces(Path("out")), key=lambda trace: trace.task.prompt[-1]["content"])
+    assert first.failure is None and second.failure is not None
+    assert "setup.1: read answers with what is not 'tw.': one" in second.failure.message
 
 
 def test_check_env_examines_the_tasks_of_a_file() -> None:
@@ -214,7 +226,9 @@ def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
     rows, problems = read_task_rows(Path("rows.parquet"))
     assert not problems and [row.index for row in rows] == [0, 1]
     task = rows[0].task
-    assert [call.model_dump() for call in task.setup] == [WRITE] and task.check[0].expected == "one"
+    assert [call.model_dump(exclude_defaults=True) for call in task.setup] == [WRITE] and task.check[
+        0
+    ].expected == "one"
     assert task.answer == "4" and task.verl is not None and task.verl.ground_truth == "4"
     assert task.verl.extra_info == {**GSM8K["extra_info"], "index": 0}
     called("data", "--tasks", "rows.parquet", "-o", "again.parquet")  # rows are tasks as well
