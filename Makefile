@@ -245,7 +245,7 @@ ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py te
 DAY ?= $(shell date +%-j)
 
 test-part: install third-party bfcl
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu" --minutes 8 \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) --no-loadscope-reorder -m "full and not gpu" --minutes 8 \
 		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
 
 # The same properties with 100 times as many examples, new ones on every run.
