@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,9 @@ def run(home: Path, overrides: Mapping[str, Any], *, step_s: float = 0.0, **envi
         step_s: What each step of the decoder takes beside its computing.
     """
     path = ":".join(filter(None, [str(_PLUGINS), environment.pop("PYTHONPATH", "")]))
-    # Socket paths are limited to 107 bytes.
-    variables = {"VERL_USE_EXTERNAL_MODULES": "watched_engine", "PYTHONPATH": path, "RAY_TMPDIR": "/tmp"}
-    done = train(home, overrides, timeout_s=1700, DECODE_STEP_S=str(step_s), **variables, **environment)
+    variables = {"VERL_USE_EXTERNAL_MODULES": "watched_engine", "PYTHONPATH": path, "DECODE_STEP_S": str(step_s)}
+    # A Ray of its own, or it would connect to that of another test process; socket paths are limited to 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as ray:
+        done = train(home, overrides, timeout_s=1700, RAY_TMPDIR=ray, **variables, **environment)
     assert done.returncode == 0, done.stdout[-8000:]
     return done.stdout

@@ -39,14 +39,16 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A job, and one that goes on from its checkpoint of step 2 in a directory of its own."""
     homes = [tmp_path_factory.mktemp(f"{request.param}_{name}") for name in ("first", "resumed")]
     server = Path(async_training.__file__).with_name("waiting_server.py")
-    (homes[0] / "ending_agent.py").write_text(ENDING_AGENT)
+    # Apart from what training writes, where verl's logger makes a directory of the name `mcp_rollout`.
+    code = tmp_path_factory.mktemp("code")
+    (code / "ending_agent.py").write_text(ENDING_AGENT)
     found: list[Job] = []
     overrides: dict[str, Any] = {}
     for home in homes:
         echo = {**JUDGED["servers"]["echo"], "args": [str(server), str(home)], "call_timeout_s": 300}
         environment = {**JUDGED, "servers": {"echo": echo}, "agent": {"use": "ending_agent:Ends"}}
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("PYTHONPATH", str(homes[0]))  # also for the preparing commands, which import the agent
+            patched.setenv("PYTHONPATH", str(code))  # also for the preparing commands, which import the agent
             prepared = async_training.prepare(home, rows=ROWS, samples=SAMPLES, environment=environment)
             _number_seeds(home)
             # The model of the first job, whose checkpoint the other one restores.
