@@ -55,13 +55,13 @@ class RecentEvents(EventStore):
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """As mcp's, and then what follows: mcp would lose what is stored before it reads the stream itself."""
-        stream = next((stream for number, stream, *_ in self._events if str(number) == last_event_id), None)
-        if stream is None:
+        last = next((event for event in self._events if str(event[0]) == last_event_id), None)
+        if last is None or isinstance(last[2], JSONRPCResponse | JSONRPCError):  # nothing follows a response
             return None
+        read, stream, *_ = last
         reader = self._resumed[stream] = object()
         self._arrived()  # or one that read it before would go on waiting
         try:
-            read = int(last_event_id)
             while self._resumed.get(stream) is reader and not self._closed:
                 event = next((event for event in self._events if event[0] > read), None)
                 if event is None:

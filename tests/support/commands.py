@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+
+import pytest
 
 from rollout.cli.app import main
 
@@ -34,12 +34,13 @@ def mcp_rollout(*arguments: str | Path, cwd: Path = ROOT) -> Done:
     """Run a command as its program does: with its arguments, in a directory, until it exits."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     with (
-        patch.dict(os.environ, {"COLUMNS": "80"}),
-        patch.object(sys, "argv", ["mcp-rollout", *map(str, arguments)]),
+        pytest.MonkeyPatch.context() as patched,
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
+        patched.setenv("COLUMNS", "80")
+        patched.setattr(sys, "argv", ["mcp-rollout", *map(str, arguments)])
         try:
             main()
         except SystemExit as end:

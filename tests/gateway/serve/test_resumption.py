@@ -99,6 +99,7 @@ async def test_events_are_bounded_in_number() -> None:
     await kept.store_event("b", RESPONSE)
     assert await replayed(kept, "3") == ["5", "6"]
     assert await replayed(kept, "2") == []
+    assert await replayed(kept, "6") == []  # after the response
 
 
 async def test_events_are_bounded_in_bytes() -> None:
