@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from gateway.errors import ConfigError
 
@@ -31,7 +36,20 @@ def parquet_needed(what: str) -> Generator[None]:
         if (error.name or "").partition(".")[0] in _OWN:
             raise
         problem = f"Parquet needs {error.name}, which is not installed"
-        raise ConfigError(problem, file=what, remedy="pip install 'mcp-rollout[parquet]'") from error
+        raise ConfigError(problem, file=what, remedy=install_command("parquet")) from error
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to this installation, from where it came: index, checkout or wheel (PEP 610)."""
+    try:
+        origin = json.loads(distribution("mcp-rollout").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    source, option = "mcp-rollout", ""
+    if (url := urlsplit(origin.get("url", ""))).scheme == "file":
+        source = url2pathname(url.path)
+        option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {option}{shlex.quote(f'{source}[{extra}]')}"
 
 
 class UnpacksTooFar(ValueError):

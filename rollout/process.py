@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.errors import ConfigError
+from rollout.extras import install_command
 
 THRESHOLDS = (500_000, 20, 100)
 """Allocations per collection of the youngest generation; collections of a generation per collection of the next."""
@@ -64,8 +65,8 @@ def export_spans(*, key: str) -> Callable[[], object]:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        remedy = "pip install 'mcp-rollout[otel]'"
-        raise ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=remedy) from error
+        problem = f"needs {error.name}, which is not installed"
+        raise ConfigError(problem, key=key, remedy=install_command("otel")) from error
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
     provider = TracerProvider(resource=Resource({"service.name": "mcp-rollout"}).merge(Resource.create()))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

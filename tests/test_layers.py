@@ -33,8 +33,8 @@ GATEWAY = (
     {"__init__"},
 )
 ROLLOUT = (
-    {"errors", "extras", "types", "decoding", "process", "volatile"},
-    {"environment", "formats"},
+    {"errors", "extras", "types", "decoding", "volatile"},
+    {"environment", "formats", "process"},
     {"trace", "shards"},
     {"loop", "tokens"},
     {"agents", "engines", "verl_cpu", "viewer"},

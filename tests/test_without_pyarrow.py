@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout.extras import install_command
 from rollout.trace.store import TraceStore, read_traces
 
 WITHOUT = "import sys; sys.modules['pyarrow'] = None; from rollout.cli import main; sys.argv[0] = 'mcp-rollout'; main()"
@@ -49,7 +51,7 @@ def test_trajectories_are_played_listed_and_exported(played: Path) -> None:
 def test_a_command_that_needs_it_says_so(arguments: tuple[str, ...], played: Path) -> None:
     done = run(played, *arguments)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "Parquet needs pyarrow" in done.stderr and "pip install 'mcp-rollout[parquet]'" in done.stderr
+    assert "Parquet needs pyarrow" in done.stderr and install_command("parquet") in done.stderr
 
 
 def test_an_archive_among_the_traces_is_said_and_not_skipped(played: Path, tmp_path: Path) -> None:
@@ -58,10 +60,32 @@ def test_an_archive_among_the_traces_is_said_and_not_skipped(played: Path, tmp_p
     assert store.wait_for_archives()
     store.close()
     done = run(tmp_path, "trace", "ls", "traces")
-    assert done.returncode == 2 and ".traces.parquet" in done.stderr and "mcp-rollout[parquet]" in done.stderr
+    assert done.returncode == 2 and ".traces.parquet" in done.stderr and install_command("parquet") in done.stderr
 
 
 def test_a_new_environment_is_written_without_rows(tmp_path: Path) -> None:
     done = run(tmp_path, "new-server", "shop")
-    assert done.returncode == 0 and "mcp-rollout[parquet]" in done.stdout
+    assert done.returncode == 0 and install_command("parquet") in done.stdout
     assert not list((tmp_path / "shop").glob("*.parquet")) and (tmp_path / "shop" / "shop.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'mcp-rollout[verl]'"),
+        ({"url": "file:///a%20b/it", "dir_info": {"editable": True}}, "pip install -e '/a b/it[verl]'"),
+        ({"url": "file:///tmp/it.whl", "archive_info": {}}, "pip install '/tmp/it.whl[verl]'"),
+        ({"url": "https://example.org/it", "vcs_info": {"vcs": "git"}}, "pip install 'mcp-rollout[verl]'"),
+    ],
+    ids=["from an index", "a checkout", "a wheel", "from elsewhere"],
+)
+def test_an_extra_is_installed_from_where_the_rest_came(
+    origin: dict[str, object] | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "mcp_rollout-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mcp-rollout\nVersion: 1\n")
+    if origin is not None:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert install_command("verl") == command

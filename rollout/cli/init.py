@@ -77,7 +77,8 @@ wrote {out}/{{servers.json,{name}.yaml,tasks.jsonl,reward.py}}. Put your tasks i
   python -m verl.trainer.main_ppo --config-dir configs --config-name mcp_grpo engine=ENGINE \\
     data.train_files={out}/train.parquet data.val_files={out}/test.parquet actor_rollout_ref.model.path=MODEL \\
     actor_rollout_ref.rollout.multi_turn.tool_config_path={out}/tools.yaml \\
-    actor_rollout_ref.rollout.custom.mcp.environments_dir={out}"""
+    actor_rollout_ref.rollout.custom.mcp.environments_dir={out}
+ENGINE is sglang or vllm; without a GPU it is cpu, and the command begins with VERL_PLATFORM=cpu."""
 
 app = typer.Typer(add_completion=False)
 

@@ -21,6 +21,7 @@ from rollout.environment.parquet import write_parquet
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Task
+from rollout.extras import install_command
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _FILES = {
@@ -55,7 +56,7 @@ def new_server(
     test = f"pytest {target / f'test_{name}.py'}" if has_pytest else f"mcp-rollout check-env {target / f'{name}.yaml'}"
     following = f"next: {test}; then {target / 'README.md'}"
     if not _HAS_PARQUET:
-        following += "; rows for training need pip install 'mcp-rollout[parquet]', then mcp-rollout data"
+        following += f"; rows for training need {install_command('parquet')}, then mcp-rollout data"
     text = "\n".join([*paths, following])
     print_result({"name": name, "directory": str(target), "files": paths}, text, as_json=as_json)
     return 0

@@ -19,6 +19,7 @@ from gateway.errors import ConfigError
 from gateway.remote.hosts import Hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import HostsConfig
+from rollout.extras import install_command
 from rollout.shards.hosts import hosts_of
 
 Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the servers' answers to a new cassette.")]
@@ -89,7 +90,7 @@ async def opened_hosts(environments: Sequence[Environment]) -> AsyncGenerator[di
         from rollout.shards.director import connected
     except ImportError as error:
         problem = f"shards on Ray need {error.name}, which is not installed"
-        remedy = "pip install 'mcp-rollout[verl]', or give addresses of `mcp-rollout serve`"
+        remedy = f"{install_command('verl')}, or give addresses of `mcp-rollout serve`"
         raise ConfigError(problem, key="hosts.ray", remedy=remedy) from error
     with connected(on_ray):
         yield {environment.name: hosts_of(environment) for environment in environments}

@@ -95,12 +95,11 @@ class Waits:
         return self.seconds[tool] / max(self.calls[tool], 1)
 
     def slow_tools(self, *, at_least_s: float) -> list[str]:
-        """One message for each tool whose calls took longer than `at_least_s` together."""
-        return [
-            f"slow: the probes waited {seconds:.0f} s for {tool} (--call with less to do, or leave it out with tools)"
-            for tool, seconds in sorted(self.seconds.items(), key=lambda each: -each[1])
-            if seconds >= at_least_s
-        ]
+        """At most one message, of the tools whose calls took longer than `at_least_s` together, the slowest first."""
+        slowest = sorted(self.seconds.items(), key=lambda each: -each[1])
+        slow = ", ".join(f"{seconds:.0f} s for {tool}" for tool, seconds in slowest if seconds >= at_least_s)
+        remedy = "--call with less to do, or leave them out with tools"
+        return [f"slow: the probes waited {slow} ({remedy})"] if slow else []
 
 
 class Player:

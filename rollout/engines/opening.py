@@ -22,6 +22,7 @@ from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.errors import EngineError
+from rollout.extras import install_command
 from rollout.formats import find_format
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.reader import Traces
@@ -232,7 +233,7 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
 
 def _not_installed(error: ImportError) -> ConfigError:
     problem = f"an engine with a model needs {error.name}, which is not installed"
-    return ConfigError(problem, key="--engine", remedy="pip install 'mcp-rollout[verl]'")
+    return ConfigError(problem, key="--engine", remedy=install_command("verl"))
 
 
 def _stop_ids(tokens: ModelTokens) -> list[int]:

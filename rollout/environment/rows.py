@@ -162,7 +162,11 @@ def warn_of_writing_checks(tasks: Iterable[Task], catalogue: Catalogue) -> None:
     """Log the tools of checks that are not annotated as read-only: they may change what they examine."""
     read_only = {tool.exposed_name for tool in policy_tools(catalogue) if tool.read_only}
     if others := {call.name for task in tasks for call in task.check} - read_only:
-        log.warning("checks call tools that are not annotated as read-only", tools=", ".join(sorted(others)))
+        log.warning(
+            "checks call tools that are not annotated as read-only",
+            tools=", ".join(sorted(others)),
+            remedy="see that they change nothing; where you write the server, annotate them with readOnlyHint",
+        )
 
 
 def _exposed(gateway: Gateway, server: str | None, names: list[str] | None) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError
+from rollout.extras import install_command
 from rollout.types import Message
 
 _STUB: list[Message] = [{"role": "user", "content": "."}]
@@ -178,8 +179,7 @@ class ChatTemplate:
 
 
 def _not_installed(error: ImportError, key: str) -> ConfigError:
-    remedy = "pip install 'mcp-rollout[tokens]'"
-    return ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=remedy)
+    return ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=install_command("tokens"))
 
 
 def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any]) -> tuple[Message, list[Message]]:

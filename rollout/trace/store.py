@@ -19,7 +19,7 @@ import structlog
 
 from gateway.errors import ConfigError
 from gateway.private_files import make_private, private
-from rollout.extras import parquet_needed
+from rollout.extras import install_command, parquet_needed
 from rollout.trace.files import JOURNAL_SUFFIX, Source, TornArchive, no_records, sources
 from rollout.trace.heartbeat import Heartbeat
 from rollout.trace.journal import NotARecord, from_json, is_large, lines_of, pieces, to_json
@@ -54,9 +54,7 @@ class Archiver:
         """
         if self._is_possible and find_spec("pyarrow") is None:
             self._is_possible = False
-            log.warning(
-                "journals are not archived: pyarrow is not installed", remedy="pip install 'mcp-rollout[parquet]'"
-            )
+            log.warning("journals are not archived: pyarrow is not installed", remedy=install_command("parquet"))
         if not self._is_possible:
             return
         thread = threading.Thread(target=self._archive, args=[journal], name="archive", daemon=True)

@@ -12,15 +12,15 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rollout.extras import install_command
+
 try:
     import torch
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 except ImportError as error:
     if __name__ == "__main__":
-        raise SystemExit(
-            f"a model needs {error.name}, which is not installed (pip install 'mcp-rollout[verl]')"
-        ) from None
+        raise SystemExit(f"a model needs {error.name}, which is not installed ({install_command('verl')})") from None
     raise
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
 from anyio.abc import TaskStatus
 from clock import Clock, made
 from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served, until_free
+from structlog.testing import capture_logs
 
 from gateway import Gateway, GatewayConfig, GatewayError
 from gateway.errors import (
@@ -161,18 +163,20 @@ async def test_a_gateway_renews_the_leases_of_trajectories_that_think_for_long(m
             assert (await session.call("get", {})).text == "plum"
 
 
+async def host_until(
+    config: GatewayConfig, end: anyio.Event, gone: anyio.Event, *, task_status: TaskStatus[str]
+) -> None:
+    async with served(config) as running:
+        task_status.started(running.url)
+        await end.wait()
+    gone.set()
+
+
 async def test_a_host_that_ends_loses_its_worlds_and_says_so(mini: Entries, config: Config) -> None:
     made = config(store=mini("echo", scope="process"))
     ended, gone = anyio.Event(), anyio.Event()
-
-    async def host(*, task_status: TaskStatus[str]) -> None:
-        async with served(made) as running:
-            task_status.started(running.url)
-            await ended.wait()
-        gone.set()
-
     async with anyio.create_task_group() as tasks:
-        url = await tasks.start(host)
+        url = await tasks.start(host_until, made, ended, gone)
         async with Gateway(made, hosts=at(url, lost_after_s=0.5)) as gateway:
             async with gateway.lease(trajectory="a", task=None, seed=1) as session:
                 assert (await session.call("echo", {"text": "x"})).text == "x"
@@ -282,6 +286,29 @@ async def test_a_host_whose_configuration_has_changed_is_renewed_no_longer_than_
         with anyio.fail_after(60):
             while renewing() > 1:
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_another_program_at_the_address_of_a_host_that_was_lost_is_refused(mini: Entries, config: Config) -> None:
+    made, other = config(store=mini("echo")), config(store=mini("write_file"))
+    ended, gone, refused = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def lease(gateway: Gateway) -> None:
+        with pytest.raises(HostRefused, match="serves other tools"):
+            async with gateway.lease(trajectory="a", task=None, seed=1):
+                pass
+        refused.set()
+
+    async with anyio.create_task_group() as tasks:
+        url = await tasks.start(host_until, made, ended, gone)
+        async with Gateway(made, hosts=at(url, lost_after_s=0.2)) as gateway:
+            ended.set()
+            await gone.wait()
+            with anyio.fail_after(60), capture_logs() as logs:
+                tasks.start_soon(lease, gateway)
+                while "host.lost" not in [each["event"] for each in logs]:
+                    await anyio.lowlevel.checkpoint()
+                async with served(other, port=urlsplit(url).port):
+                    await refused.wait()
 
 
 async def test_a_lease_has_its_directory_on_the_host(mini: Entries, config: Config) -> None:
