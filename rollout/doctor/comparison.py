@@ -39,7 +39,7 @@ class Reference:
     """
 
     def __init__(self, fresh: Sequence[Run], repeated: int = 0) -> None:
-        self.run = fresh[0]
+        self.run, self._fresh = fresh[0], fresh
         self._count = min(len(run.steps) for run in fresh)
         self._templates = [self._template([run.steps[index] for run in fresh]) for index in range(self._count)]
         if len(fresh) == 1:
@@ -92,6 +92,16 @@ class Reference:
             if len(answers) == 2 and len({step.arguments for step in steps}) == 1:
                 found.setdefault(steps[0].call.name, f"{answers[1][1]}, then {answers[0][1]}")
         return tuple(f"{tool} answered the same call in fresh processes {answers}" for tool, answers in found.items())
+
+    def unlike_failures(self, run: Run) -> Step | None:
+        """The first call that may have written and got an answer in some of the leases only.
+
+        What follows it in them differs whether or not there is another lease: a slow machine is enough.
+        """
+        for steps in zip(run.steps, *(fresh.steps for fresh in self._fresh), strict=False):
+            if len({step.answer.failed for step in steps}) > 1 and steps[0].call.sort is not Sort.READ:
+                return steps[0]
+        return None
 
     def differs(self, index: int, answer: ProbeAnswer) -> bool:
         """Whether an answer at this place of the script is other than a fresh lease's."""

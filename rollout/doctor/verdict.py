@@ -43,8 +43,13 @@ class Visit:
     """Whether each lease had its own directory."""
 
     @property
+    def runs(self) -> tuple[Run, Run, Run]:
+        """Of the whole script, those that may have seen another lease first."""
+        return self.second, self.third, self.first
+
+    @property
     def complete(self) -> bool:
-        return all(self.has_all(run) for run in (self.first, self.second, self.third))
+        return all(self.has_all(run) for run in self.runs)
 
     def has_all(self, run: Run) -> bool:
         """Whether all calls of the script were made in this lease."""
@@ -78,6 +83,8 @@ def _verdict(visit: Visit, reference: Reference) -> tuple[IsolationVerdict, str]
     # After the leaks, which are shown by calls that were made, however many were left.
     if not visit.complete:
         return UNKNOWN, "the calls took too long"
+    if unlike := [step for run in visit.runs if (step := reference.unlike_failures(run))]:
+        return UNKNOWN, f"{unlike[0].call.name} was answered in some leases only, so what follows cannot be compared"
     script = visit.script
     state = state_in(reference)
     doubt = _doubt(visit, reference)
@@ -97,8 +104,11 @@ def _verdict(visit: Visit, reference: Reference) -> tuple[IsolationVerdict, str]
 
 def leak_in(visit: Visit, reference: Reference) -> str:
     """Describe an answer that another lease changed; empty where there is none."""
-    for run in (visit.second, visit.third, visit.first):
+    for run in visit.runs:
+        unlike = reference.unlike_failures(run)
         for index, step in enumerate(run.steps):
+            if step is unlike:
+                break
             if reference.differs(index, step.answer):
                 alone, here = side_by_side(reference.run.steps[index].answer, step.answer)
                 return f"{step.call.name} answered {here} after calls in another lease, and {alone} without them"

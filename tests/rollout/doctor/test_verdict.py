@@ -29,8 +29,9 @@ def script(*calls: ProbeCall) -> Script:
 
 
 def run(made: Script, *answers: str) -> Run:
-    steps = [Step(each, "{}", ProbeAnswer(text)) for each, text in zip(made.calls, answers, strict=True)]
-    return Run(steps)
+    """`late` is a call that was not answered in time."""
+    given = [ProbeAnswer(text, failed=text == "late") for text in answers]
+    return Run([Step(each, "{}", answer) for each, answer in zip(made.calls, given, strict=True)])
 
 
 CELL = script(GET, PUT, GET)
@@ -58,6 +59,23 @@ def test_a_verdict_follows_from_answers_that_differ(
     visit = Visit(scope="process", script=made, first=run(made, *alone), second=others[0], third=others[1])
     reference = Reference([visit.first, run(made, *alone)])
     assert isolation_of(visit, reference).verdict is found
+
+
+@pytest.mark.parametrize(
+    ("alone", "after_another", "found"),
+    [
+        (("nothing", "late", "nothing"), ("nothing", "stored", "probe"), UNKNOWN),
+        (("nothing", "stored", "probe"), ("nothing", "late", "nothing"), UNKNOWN),
+        (("nothing", "late", "nothing"), ("probe", "stored", "probe"), LEAKS),
+    ],
+    ids=["late alone", "late after another", "seen before"],
+)
+def test_what_follows_a_call_that_was_late_in_some_leases_proves_nothing(
+    alone: tuple[str, ...], after_another: tuple[str, ...], found: IsolationVerdict
+) -> None:
+    first, again, second, third = (run(CELL, *answers) for answers in (alone, alone, after_another, after_another))
+    visit = Visit(scope="process", script=CELL, first=first, second=second, third=third)
+    assert isolation_of(visit, Reference([first, again])).verdict is found
 
 
 def test_sharing_is_safe_only_if_every_tool_was_seen_at_work() -> None:
