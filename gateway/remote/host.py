@@ -97,6 +97,7 @@ class RemoteHost:
         """Wait for a lease; returns it as the host granted it. Cancelling gives up waiting.
 
         Raises:
+            WorldLost: the host was started again since `connect`, so what it offers may be something else.
             LeaseTimeout: the host waited for as long as it may.
             GatewayError: what its own gateway raised, or what `request` raises.
         """
@@ -108,6 +109,8 @@ class RemoteHost:
             while True:
                 found = await self.request(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
                 handle = str(found.get("lease", ""))
+                if found.get("process") != self.offer.process:
+                    raise WorldLost(f"{self.url} was started again")
                 if found.get("granted"):
                     return found
         except BaseException as error:

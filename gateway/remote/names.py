@@ -60,3 +60,5 @@ class Offer:
     """After so many seconds without a request for it, the host frees a lease."""
     patience_s: float
     """How much longer than its server's `call_timeout_s` a call may take, while a request of the server is answered."""
+    process: str = ""
+    """Another one where the host was started again, possibly with other servers."""

@@ -112,7 +112,8 @@ class LeaseFace:
             for server, tools in gateway.catalogue.items()
         }
         _, patience_s = requests_answered(gateway.config)
-        offer = Offer(servers=servers, idle_s=self._config.idle_s, patience_s=patience_s)
+        process = self._leases.process
+        offer = Offer(servers=servers, idle_s=self._config.idle_s, patience_s=patience_s, process=process)
         return succeeded({**_OFFER.dump_python(offer, mode="json"), "resultType": "complete"})
 
     async def _open(self, params: Params, bearer: Bearer) -> bytes:

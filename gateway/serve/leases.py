@@ -45,6 +45,8 @@ class ServedLeases:
         self._trajectories: set[str] = set()
         self._at: dict[tuple[Bearer, str], ServedLease] = {}
         """By address, which is each bearer's own."""
+        self.process = uuid4().hex
+        """Of this start."""
         self.draining = False
         self.freed = 0
         """Leases whose client has vanished, since the start."""
@@ -113,7 +115,8 @@ class ServedLeases:
         session = lease.session
         directory = str(session.lease_dir) if session is not None and session.lease_dir is not None else None
         address = None if lease.address is None else f"{PATH}/{lease.address}"
-        return {"lease": lease.handle, "granted": session is not None, "directory": directory, "address": address}
+        granted = {"lease": lease.handle, "granted": session is not None, "process": self.process}
+        return {**granted, "directory": directory, "address": address}
 
     def _begin(self, params: Params, key: str, bearer: Bearer) -> ServedLease:
         self._check_room(bearer)
