@@ -1,0 +1,245 @@
+"""Rounds of `mcp-rollout run --resume` over one folder, until each row has its outcome; meanwhile processes are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmarks.reconcile.engine import VARIABLE
+from benchmarks.reconcile.plan import OVER_PIPES, Storm
+from benchmarks.server_programs import listening
+
+ROOT = Path(__file__).parents[2]
+SERVER = Path(__file__).with_name("server.py")
+_SERVER_ARGS = ["-I", "-S", str(SERVER)]
+_POLL_S = 0.05
+_GONE_S = 10.0
+"""For processes to end after those that they belong to."""
+
+Command = Callable[[Sequence[str]], int]
+"""Runs `mcp-rollout` with these arguments to its end, and returns its exit status."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the run is made, beside what the plan says."""
+
+    concurrency: int = 16
+    call_timeout_s: float = 10.0
+    wall_clock_s: float = 60.0
+    rounds: int = 60
+    """Most runs; a row that has no outcome then has none."""
+
+
+def _entry(lane: str, folder: Path, url: str, settings: Settings) -> dict[str, Any]:
+    bounds = {"call_timeout_s": settings.call_timeout_s, "close_timeout_s": 2}
+    match lane:
+        case "sse":
+            return {"url": f"{url}/sse", "type": "sse", "scope": "session", **bounds}
+        case "fork" | "spawn":
+            own = {"start": "fork"} if lane == "fork" else {"env": {"LEASE": "${lease.dir}"}}
+            args = [*_SERVER_ARGS, "stdio", str(folder)]
+            return {"command": sys.executable, "args": args, "scope": "process", **own, **bounds}
+        case _:
+            return {"url": f"{url}/mcp", "scope": "session", **bounds}
+
+
+def write_environments(storm: Storm, folder: Path, url: str, serve: str, settings: Settings) -> list[str]:
+    """An environment for each lane; returns their files."""
+    files: list[str] = []
+    (folder / "leases").mkdir(exist_ok=True)
+    for lane in storm.lanes:
+        rows = [{"id": row, "prompt": f"Begin {row}."} for row in storm.names if row.startswith(f"{lane}-")]
+        (folder / f"{lane}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        environment: dict[str, Any] = {
+            "servers": {"worlds": _entry(lane, folder, url, settings)},
+            "user": {"server": "worlds"},
+            "reward": {"server": "worlds"},
+            "tasks": {"file": f"{lane}.jsonl"},
+            "limits": {
+                "assistant_turns": storm.turns,
+                "user_turns": storm.turns,
+                "wall_clock_s": settings.wall_clock_s,
+                "attempts": 2,
+            },
+            "max_sessions": settings.concurrency,
+            "lease_timeout_s": 30,
+            "reset_timeout_s": settings.call_timeout_s,
+            "release_timeout_s": settings.call_timeout_s,
+            "lease_dir": {"parent": str(folder / "leases")},
+        }
+        if lane == "serve":
+            (folder / "served.yaml").write_text(yaml.safe_dump(environment))
+            environment["hosts"] = [{"url": f"{serve}/mcp", "lost_after_s": 5}]
+        (folder / f"{lane}.yaml").write_text(yaml.safe_dump(environment))
+        files.append(str(folder / f"{lane}.yaml"))
+    return files
+
+
+def arguments(files: Sequence[str], folder: Path, settings: Settings) -> list[str]:
+    """Of `mcp-rollout`, for one round."""
+    return [
+        *("run", *files, "--engine", "benchmarks.reconcile.engine:create", "--out", str(folder / "traces")),
+        *("--resume", "--split", "all", "--concurrency", str(settings.concurrency), "--progress-every", "3600"),
+    ]
+
+
+class Program:
+    """Runs a command as a program of its own, and kills what the plan says while it runs."""
+
+    def __init__(self, storm: Storm, folder: Path, serving: Serving | None) -> None:
+        self._folder, self._serving = folder, serving
+        self._rng = Random(f"{storm.seed}/kills")
+        most = len(storm.names) * storm.turns
+        self._moments = sorted(self._rng.randrange(most) for _ in range(storm.kills))
+        """Executions in the servers' log after which something is killed."""
+
+    def __call__(self, given: Sequence[str]) -> int:
+        argv = [sys.executable, "-m", "rollout.cli", *given]
+        env = os.environ | {VARIABLE: str(self._folder), "PYTHONPATH": str(ROOT)}
+        with (self._folder / "run.log").open("a") as log:
+            run = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            try:
+                while run.poll() is None:
+                    if self._moments and _ran(self._folder) >= self._moments[0]:
+                        self._moments.pop(0)
+                        self._kill(run)
+                    time.sleep(_POLL_S)
+            finally:
+                run.kill()
+                run.wait()
+        return run.returncode
+
+    def _kill(self, run: subprocess.Popen[bytes]) -> None:
+        """Kill the run, the gateway that serves, or a program under the run: a world, a fork server, its helpers."""
+        kind = self._rng.choice(("run", "serve", "child", "child", "child"))
+        if kind == "serve" and self._serving is not None:
+            _note(self._folder, "killed", self._serving.process.pid, kind=kind)
+            return self._serving.kill()
+        children: list[psutil.Process] = []
+        with suppress(psutil.Error):
+            children = psutil.Process(run.pid).children(recursive=True)
+        if kind == "run" or not children:
+            _note(self._folder, "killed", run.pid, kind="run")
+            return run.kill()
+        child = self._rng.choice(sorted(children, key=lambda each: each.pid))
+        with suppress(psutil.Error):
+            what = "world" if str(SERVER) in child.cmdline() and not child.children() else "helper"
+            _note(self._folder, "killed", child.pid, kind=what)
+            child.kill()
+
+
+class Serving:
+    """`mcp-rollout serve` at a fixed port, which is started again when it was killed."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder, self._port = folder, port
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "rollout.cli", "serve", str(self._folder / "served.yaml")]
+        argv += ["--port", str(self._port), "--no-token"]
+        with (self._folder / "serve.log").open("a") as log:
+            process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"serve did not start: {(self._folder / 'serve.log').read_text()[-2000:]}")
+        return process
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process = self._start()
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(_GONE_S)
+        except subprocess.TimeoutExpired:
+            _note(self._folder, "stuck", self.process.pid)
+            self.process.kill()
+            self.process.wait()
+
+
+def _note(folder: Path, what: str, pid: int, **more: Any) -> None:
+    with (folder / "driver.jsonl").open("a") as log:
+        log.write(json.dumps({"at": time.monotonic(), "what": what, "pid": pid, **more}) + "\n")
+
+
+def _ran(folder: Path) -> int:
+    return (folder / "log.jsonl").read_bytes().count(b'"what": "ran"')
+
+
+@contextmanager
+def opened(storm: Storm, folder: Path, settings: Settings) -> Generator[tuple[list[str], Serving | None]]:
+    """The servers that outlive a run; yields the environments' files."""
+    storm.write(folder)
+    (folder / "log.jsonl").touch()
+    with listening([sys.executable, *_SERVER_ARGS, "http", str(folder)]) as (_, port):
+        url = f"http://127.0.0.1:{port}"
+        if "serve" not in storm.lanes:
+            yield write_environments(storm, folder, url, "", settings), None
+            return
+        serve_port = _free_port()
+        files = write_environments(storm, folder, url, f"http://127.0.0.1:{serve_port}", settings)
+        serving = Serving(folder, serve_port)
+        try:
+            yield files, serving
+        finally:
+            serving.end()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def play(storm: Storm, folder: Path, settings: Settings, command: Command | None = None) -> int:
+    """Play rounds until a run exits with 0, and return their number.
+
+    Args:
+        command: Runs one round; None for a program of its own, which alone can be killed.
+    """
+    with opened(storm, folder, settings) as (files, serving):
+        run = command or Program(storm, folder, serving)
+        played = 0
+        for played in range(1, settings.rounds + 1):
+            _note(folder, "began", os.getpid())
+            status = run(arguments(files, folder, settings))
+            _note(folder, "ended", os.getpid(), status=status)
+            if status == 0:
+                break
+    _note(folder, "left", os.getpid(), programs=left_programs(folder))
+    return played
+
+
+def left_programs(folder: Path) -> list[str]:
+    """Programs that name the folder, once they have had time to end."""
+    until = time.monotonic() + _GONE_S
+    while (found := list(_programs(folder))) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return found
+
+
+def _programs(folder: Path) -> Iterator[str]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and str(folder) in " ".join(process.cmdline()):
+                yield f"{process.pid}: {' '.join(process.cmdline())[:200]}"
+
+
+__all__ = ["OVER_PIPES", "Settings", "play"]
