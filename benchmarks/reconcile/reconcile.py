@@ -23,6 +23,7 @@ _MOST_REDIRECTS = 2
 """Of one call: it follows one, and the second breaks it."""
 _ROLES_SENT_AGAIN = ("reply",)
 """Calls with a number, which may run twice."""
+_OUT_OF_STEP = ("not a response to this request", "bytes after the end", "HTTP 20", "no answer within")
 _SETTLED_S = 5.0
 """After something was killed, as long as its neighbours may notice."""
 
@@ -42,6 +43,18 @@ class Found:
     untouched: int
     """Trajectories that met no fault, which are compared with a run without faults."""
     discrepancies: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What may end more than one trajectory."""
+
+    at: float
+    seconds: float
+    over_http: bool = False
+    """Whether it concerns only worlds over HTTP."""
+    failures: tuple[str, ...] = ()
+    """Texts of the failures that it can cause; all if empty."""
 
 
 @dataclass(kw_only=True)
@@ -77,32 +90,53 @@ class Played:
         """What each trajectory did in its world, in order."""
         found: defaultdict[str, list[Line]] = defaultdict(list)
         for line in self.log:
-            if line.get("trajectory"):
+            # Not the lease with which a run lists its tasks: it has no row, and is released like any other.
+            if line.get("trajectory") and not line["call"].startswith("none."):
                 found[line["trajectory"]].append(line)
         return found
 
     @cached_property
-    def disturbances(self) -> list[tuple[float, float, str]]:
-        """Begin, end and lanes (`all`, or one) of what concerns more than one trajectory."""
-        found = [(line["at"], line["at"] + _SETTLED_S, "all") for line in self.driver if line["what"] == "killed"]
-        found += [(line["at"], line["at"] + _SETTLED_S, "http") for line in self.log if line["what"] == "died"]
-        short = (line for line in self.inside if line["what"] == "fault" and line["kind"] in _SHORT)
-        return found + [(line["at"], line["at"] + WINDOW_S + _SETTLED_S, "all") for line in short]
+    def by_trajectory_inside(self) -> dict[str, list[Line]]:
+        """What broke in the run's process, by the trajectory that was asked for."""
+        found: defaultdict[str, list[Line]] = defaultdict(list)
+        for line in self.inside:
+            found[line.get("trajectory", "")].append(line)
+        return found
 
-    def touched(self, trajectory: str, row: str) -> bool:
-        """Whether something of the plan concerned this trajectory."""
-        lines = self.by_trajectory.get(trajectory, [])
-        own = (line for line in self.inside if line.get("trajectory") == trajectory and line["what"] == "fault")
-        if any(line["what"] in ("fault", "redirected again") for line in lines) or any(
-            line["kind"] != Inside.CLOCK for line in own
-        ):
-            return True
-        over_http = lane_of(row) not in OVER_PIPES
-        near = [(begin, end) for begin, end, lanes in self.disturbances if lanes == "all" or over_http]
-        if not lines:  # it ended before its world began
-            return bool(near) or any(kind in self.storm.kinds for kind in (Fault.BEFORE, Fault.HANG))
-        first, last = lines[0]["at"], lines[-1]["at"]
-        return any(begin <= last + _SETTLED_S and first <= end for begin, end in near)
+    @cached_property
+    def disturbances(self) -> list[Disturbance]:
+        """What may end more than one trajectory."""
+        found = [Disturbance(line["at"], _SETTLED_S) for line in self.driver if line["what"] == "killed"]
+        for line in (*self.inside, *self.log):
+            if line["what"] == "died":
+                found.append(Disturbance(line["at"], _SETTLED_S, over_http=True))
+            elif line.get("kind") in _SHORT:
+                found.append(Disturbance(line["at"], WINDOW_S + _SETTLED_S))
+            elif line.get("kind") == Fault.TWICE:
+                # The second response of a connection meets the request that is sent on it next.
+                found.append(Disturbance(line["at"], _SETTLED_S, over_http=True, failures=_OUT_OF_STEP))
+        return found
+
+    def met_a_fault(self, trace: Trace) -> bool:
+        """Whether a fault of the plan was this trajectory's own."""
+        own = [*self.by_trajectory.get(trace.id, []), *self.by_trajectory_inside.get(trace.id, [])]
+        return any(
+            line["what"] == "redirected again" or (line["what"] == "fault" and line["kind"] != Inside.CLOCK)
+            for line in own
+        )
+
+    def was_disturbed(self, trace: Trace) -> bool:
+        """Whether something happened meanwhile that may have ended it."""
+        lines, failure = self.by_trajectory.get(trace.id, []), str(trace.failure)
+        over_http = lane_of(trace.task.task) not in OVER_PIPES
+        for each in self.disturbances:
+            meanwhile = not lines or (
+                each.at <= lines[-1]["at"] + _SETTLED_S and lines[0]["at"] <= each.at + each.seconds
+            )
+            matches = not each.failures or any(text in failure for text in each.failures)
+            if meanwhile and matches and (over_http or not each.over_http):
+                return True
+        return False
 
 
 def reconcile(folder: Path, calm: Path | None) -> Found:
@@ -116,8 +150,12 @@ def reconcile(folder: Path, calm: Path | None) -> Found:
         *_left(played),
         *_ends(played),
     ]
-    untouched = [trace for trace in played.traces if not played.touched(trace.id, trace.task.task)]
-    wrong += [f"{_name(trace)}: withdrawn without a fault: {trace.failure}" for trace in untouched if trace.failure]
+    untouched = [trace for trace in played.traces if is_done(trace) and not played.met_a_fault(trace)]
+    wrong += [
+        f"{_name(trace)}: withdrawn without a fault: {trace.failure}"
+        for trace in played.traces
+        if not is_done(trace) and not played.met_a_fault(trace) and not played.was_disturbed(trace)
+    ]
     if calm is not None:
         wrong += _same(played, untouched, Played.read(calm))
     faults = [*played.log, *played.inside]
@@ -219,7 +257,7 @@ def _worlds(played: Played) -> Iterator[str]:
             yield f"{world}: shared by {', '.join(sorted(own))}"
     for trace in played.traces:
         lines = [line for line in played.by_trajectory.get(trace.id, []) if line["what"] == "ran"]
-        if lines and not played.touched(trace.id, trace.task.task):
+        if lines and not played.met_a_fault(trace) and not played.was_disturbed(trace):
             roles = [line["call"].split(".")[1] for line in lines]
             if roles.count("release") != 1 or roles[-1] != "release":
                 yield f"{_name(trace)}: not released after its last call: {roles[-3:]}"

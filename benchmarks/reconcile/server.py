@@ -57,6 +57,8 @@ class Worlds(Tools):
         super().__init__(folder, plan)
         self._rows: dict[str, str] = {}
         """The row by world."""
+        self._moved: dict[str, str] = {}
+        """Trajectories that are redirected again and again, by call."""
         self._trajectory = ""
         """Of the call that is looked at."""
 
@@ -105,7 +107,9 @@ class Worlds(Tools):
 
     def _fault(self, call: str) -> Fault | None:
         kind = super()._fault(call)
-        if kind is None and self.plan.fault(call) is Fault.MOVED and self.plan.rng(call, "again").random() < 0.5:
+        if kind is Fault.MOVED and self.plan.rng(call, "again").random() < 0.5:
+            self._moved[call] = self._trajectory
+        elif kind is None and self._moved.get(call) == self._trajectory:
             self.note("redirected again", call)
             return Fault.MOVED
         return kind
