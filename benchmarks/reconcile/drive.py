@@ -230,7 +230,8 @@ def play(storm: Storm, folder: Path, settings: Settings, command: Command | None
 def left_programs(folder: Path) -> list[str]:
     """Programs that name the folder, once they have had time to end."""
     until = time.monotonic() + _GONE_S
-    while (found := list(_programs(folder))) and time.monotonic() < until:
+    # The last of them removes the directories of leases.
+    while ((found := list(_programs(folder))) or any((folder / "leases").iterdir())) and time.monotonic() < until:
         time.sleep(_POLL_S)
     return found
 

@@ -14,7 +14,7 @@ from benchmarks.faults.plan import Fault, text_of
 from benchmarks.reconcile.engine import WINDOW_S
 from benchmarks.reconcile.plan import CALLS_OF_A_SCORE, OVER_PIPES, Inside, Storm, lane_of
 from rollout.evaluation.resume import is_done
-from rollout.trace.record import Trace
+from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import read_traces
 
 Line = Mapping[str, Any]
@@ -234,6 +234,8 @@ def _events(played: Played) -> Iterator[str]:
             told.add(call)
             if not event.is_error and (event.text != text_of(call) or effects[call] != 1):
                 yield f"{_name(trace)}: {call} returned {event.text!r}, and took effect {effects[call]} times"
+            if event.is_error and event.fault is None and is_done(trace) and trace.stop_reason is not StopReason.TIME_LIMIT:
+                yield f"{_name(trace)}: {call} returned an error that its world did not give: {event.text[:200]}"
         for call in ran.keys() - told:
             yield f"{_name(trace)}: {call} ran, and the trace does not have it"
         if is_done(trace) and trace.reward is not None:
@@ -275,7 +277,7 @@ def _left(played: Played) -> Iterator[str]:
             yield from (f"program left: {program}" for program in line["programs"])
         elif line["what"] == "stuck":
             yield f"serve {line['pid']} did not end"
-    yield from (f"directory left: {path}" for path in (played.folder / "leases").rglob("lease-*"))
+    yield from (f"directory left: {path}" for path in (played.folder / "leases").iterdir())
 
 
 def _ends(played: Played) -> Iterator[str]:

@@ -29,6 +29,7 @@ from benchmarks.reconcile.plan import CALLS_OF_A_SCORE, ROLES, Storm
 Json = dict[str, Any]
 _CALL = re.compile(r"[a-z]+-\d+\.\d+\.[01]")
 _TRAJECTORY = "mcp-rollout/trajectory"
+_MOST_MOVES = 4
 _OF_THE_CALL = ("fault", "redirected again")
 _SCHEMAS: dict[str, Json] = {
     "append": {"id": {"type": "string"}},
@@ -57,8 +58,8 @@ class Worlds(Tools):
         super().__init__(folder, plan)
         self._rows: dict[str, str] = {}
         """The row by world."""
-        self._moved: dict[str, str] = {}
-        """Trajectories that are redirected again and again, by call."""
+        self._moved: dict[str, list[str]] = {}
+        """By call, the trajectory that is redirected again, after as many empty names as it was redirected."""
         self._trajectory = ""
         """Of the call that is looked at."""
 
@@ -108,8 +109,9 @@ class Worlds(Tools):
     def _fault(self, call: str) -> Fault | None:
         kind = super()._fault(call)
         if kind is Fault.MOVED and self.plan.rng(call, "again").random() < 0.5:
-            self._moved[call] = self._trajectory
-        elif kind is None and self._moved.get(call) == self._trajectory:
+            self._moved[call] = [self._trajectory]
+        elif kind is None and self._trajectory in self._moved.get(call, ())[:_MOST_MOVES]:
+            self._moved[call].insert(0, "")
             self.note("redirected again", call)
             return Fault.MOVED
         return kind
