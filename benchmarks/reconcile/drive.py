@@ -1,9 +1,10 @@
-"""Rounds of `mcp-rollout run --resume` over one folder, until each row has its outcome; meanwhile processes are killed."""
+"""Rounds of `mcp-rollout run --resume` over one folder, until each row has its outcome; programs are killed meanwhile."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ import psutil
 import yaml
 
 from benchmarks.reconcile.engine import VARIABLE
-from benchmarks.reconcile.plan import OVER_PIPES, Storm
+from benchmarks.reconcile.plan import Storm
 from benchmarks.server_programs import listening
 
 ROOT = Path(__file__).parents[2]
@@ -112,10 +113,13 @@ class Program:
         with (self._folder / "run.log").open("a") as log:
             run = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             try:
+                at_last = 0
                 while run.poll() is None:
-                    if self._moments and _ran(self._folder) >= self._moments[0]:
+                    # Not again before something ran: what was killed last is under way again.
+                    if self._moments and (ran := _ran(self._folder)) >= self._moments[0] and ran > at_last:
                         self._moments.pop(0)
                         self._kill(run)
+                        at_last = _ran(self._folder)
                     time.sleep(_POLL_S)
             finally:
                 run.kill()
@@ -123,17 +127,20 @@ class Program:
         return run.returncode
 
     def _kill(self, run: subprocess.Popen[bytes]) -> None:
-        """Kill the run, the gateway that serves, or a program under the run: a world, a fork server, its helpers."""
+        """Kill the run, the gateway that serves, or a program under the run: a world, or a helper (the fork server, its
+        like for one program, what cleans up)."""
         kind = self._rng.choice(("run", "serve", "child", "child", "child"))
         if kind == "serve" and self._serving is not None:
             _note(self._folder, "killed", self._serving.process.pid, kind=kind)
-            return self._serving.kill()
+            return self._serving.start_again()
         children: list[psutil.Process] = []
         with suppress(psutil.Error):
             children = psutil.Process(run.pid).children(recursive=True)
         if kind == "run" or not children:
             _note(self._folder, "killed", run.pid, kind="run")
-            return run.kill()
+            run.kill()
+            run.wait()
+            return None
         child = self._rng.choice(sorted(children, key=lambda each: each.pid))
         with suppress(psutil.Error):
             what = "world" if str(SERVER) in child.cmdline() and not child.children() else "helper"
@@ -158,7 +165,8 @@ class Serving:
             raise RuntimeError(f"serve did not start: {(self._folder / 'serve.log').read_text()[-2000:]}")
         return process
 
-    def kill(self) -> None:
+    def start_again(self) -> None:
+        """Kill it, and start it at the same port."""
         self.process.kill()
         self.process.wait()
         self.process = self._start()
@@ -202,8 +210,6 @@ def opened(storm: Storm, folder: Path, settings: Settings) -> Generator[tuple[li
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
 
@@ -216,13 +222,12 @@ def play(storm: Storm, folder: Path, settings: Settings, command: Command | None
     """
     with opened(storm, folder, settings) as (files, serving):
         run = command or Program(storm, folder, serving)
-        played = 0
-        for played in range(1, settings.rounds + 1):
+        played, status = 0, None
+        while status != 0 and played < settings.rounds:
+            played += 1
             _note(folder, "began", os.getpid())
             status = run(arguments(files, folder, settings))
             _note(folder, "ended", os.getpid(), status=status)
-            if status == 0:
-                break
     _note(folder, "left", os.getpid(), programs=left_programs(folder))
     return played
 
@@ -241,6 +246,3 @@ def _programs(folder: Path) -> Iterator[str]:
         with suppress(psutil.Error):
             if process.pid != os.getpid() and str(folder) in " ".join(process.cmdline()):
                 yield f"{process.pid}: {' '.join(process.cmdline())[:200]}"
-
-
-__all__ = ["OVER_PIPES", "Settings", "play"]

@@ -234,7 +234,8 @@ def _events(played: Played) -> Iterator[str]:
             told.add(call)
             if not event.is_error and (event.text != text_of(call) or effects[call] != 1):
                 yield f"{_name(trace)}: {call} returned {event.text!r}, and took effect {effects[call]} times"
-            if event.is_error and event.fault is None and is_done(trace) and trace.stop_reason is not StopReason.TIME_LIMIT:
+            cut = trace.stop_reason is StopReason.TIME_LIMIT
+            if event.is_error and event.fault is None and is_done(trace) and not cut:
                 yield f"{_name(trace)}: {call} returned an error that its world did not give: {event.text[:200]}"
         for call in ran.keys() - told:
             yield f"{_name(trace)}: {call} ran, and the trace does not have it"

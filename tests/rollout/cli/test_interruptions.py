@@ -60,13 +60,13 @@ def arguments(command: str, home: Path) -> list[str]:
             return ["trace", "view", str(home / "traces")]
 
 
-def servers_of(home: Path) -> list[int]:
+def servers_of(home: Path) -> list[psutil.Process]:
     """The processes of the command's servers."""
-    found: list[int] = []
+    found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("OF") == str(home):
-                found.append(process.pid)
+                found.append(process)
     return found
 
 
@@ -77,10 +77,8 @@ def interrupted(command: str, home: Path, number: signal.Signals, cpu_s: float) 
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         watched = psutil.Process(process.pid)
         while process.poll() is None:
-            used, was_used = watched.cpu_times(), cpu_s
-            if used.user + used.system >= was_used or watched.status() == psutil.STATUS_ZOMBIE:
-                break
-            if is_waiting(command, home, watched):
+            used = watched.cpu_times()
+            if used.user + used.system >= cpu_s or is_waiting(command, watched):
                 break
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
@@ -94,7 +92,7 @@ def interrupted(command: str, home: Path, number: signal.Signals, cpu_s: float) 
     return process.returncode, said
 
 
-def is_waiting(command: str, home: Path, process: psutil.Process) -> bool:
+def is_waiting(command: str, process: psutil.Process) -> bool:
     """Whether a command that only an interruption ends takes connections, however little time that took."""
     if command not in ("serve", "trace view"):
         return False
@@ -109,8 +107,7 @@ def check(command: str, home: Path, number: signal.Signals, cpu_s: float) -> Non
     status, said = interrupted(command, home, number, cpu_s)
     where = f"{command}, {number.name} after {cpu_s:.2f} s of its processor time: status {status}\n{said}"
     assert status in (0, 1, 130) and "Traceback" not in said, where
-    gone, _ = psutil.wait_procs([psutil.Process(pid) for pid in servers_of(home) if psutil.pid_exists(pid)], ENDS_S)
-    assert not servers_of(home), where
+    assert not psutil.wait_procs(servers_of(home), ENDS_S)[1], where
     if command == "run":
         kept = [trace for trace in read_traces(home / "traces") if is_done(trace)] if (home / "traces").exists() else []
         done = mcp_rollout(*arguments(command, home))
