@@ -1,4 +1,4 @@
-"""Rounds of `mcp-rollout run --resume` over one folder, until each row has its outcome; programs are killed meanwhile."""
+"""Rounds of `mcp-rollout run --resume` over one folder, until each row has its outcome; programs are killed in them."""
 
 from __future__ import annotations
 

@@ -98,8 +98,9 @@ class Breaking:
         self._breaks = run.storm.breaks_inside(row)
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        if self._breaks is not None and turn == self._breaks[0] and self._run.meets(self._row, self._breaks[1], self._trajectory):
-            match self._breaks[1]:
+        at, kind = self._breaks or (-1, None)
+        if kind is not None and turn == at and self._run.meets(self._row, kind, self._trajectory):
+            match kind:
                 case Inside.REFUSES:
                     raise EngineError("the engine refuses")
                 case Inside.HANGS:
@@ -113,7 +114,7 @@ class Breaking:
                     )
                 case Inside.CLOCK:
                     self._run.jump(self._row)
-                case kind:
+                case _:
                     self._run.run_short(_SHORTAGE[kind])
         return await self._script.generate(ids, max_tokens=max_tokens, turn=turn)
 
@@ -156,6 +157,10 @@ class Run:
         offset = self.storm.rng(row, "clock").uniform(-86400, 86400)
         time.time = lambda: self._time() + offset
 
+    def set_right(self) -> None:
+        """Set the clock right again."""
+        time.time = self._time
+
     def run_short(self, of: int) -> None:
         """Let this process run short of descriptors, or of room for its traces, for a while."""
         soft, hard = resource.getrlimit(of)
@@ -179,11 +184,11 @@ async def create(_: EngineOptions) -> AsyncGenerator[Run]:
         yield run
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(SETTLE_S):
-            while any(set(now) - set(before[kind]) for kind, now in _left(folder).items()):
+            while any(set(now) - set(before[kind]) for kind, now in _left(folder).items()):  # noqa: ASYNC110
                 await anyio.sleep(0.02)  # transports close in a later iteration of the loop
         after = _left(folder)
         run.note("ended", **{kind: sorted(set(after[kind]) - set(before[kind])) for kind in after})
-        time.time = run._time
+        run.set_right()
 
 
 def _left(folder: Path) -> dict[str, list[str]]:

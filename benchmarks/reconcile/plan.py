@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.faults.plan import COSTLY, ONLY_HTTP, Fault, Plan, call_name
+from benchmarks.faults.plan import ONLY_HTTP, Fault, Plan, call_name
 
 LANES = ("http", "sse", "serve", "fork", "spawn")
 OVER_PIPES = frozenset(("fork", "spawn"))
@@ -107,9 +107,7 @@ class Storm(Plan):
         """The policy's calls that reach the world, if nothing breaks."""
         places = {"call": (0,), "two calls": (0, 1)}
         return [
-            call_name(row, turn, place)
-            for turn, step in enumerate(self.steps(row))
-            for place in places.get(step, ())
+            call_name(row, turn, place) for turn, step in enumerate(self.steps(row)) for place in places.get(step, ())
         ]
 
     def write(self, folder: Path) -> None:
@@ -124,6 +122,3 @@ class Storm(Plan):
 
 def lane_of(row: str) -> str:
     return row.partition("-")[0]
-
-
-__all__ = ["CALLS_OF_A_SCORE", "COSTLY", "LANES", "OVER_PIPES", "ROLES", "Inside", "Storm", "lane_of"]
