@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import yaml
 
 from benchmarks.reconcile.engine import VARIABLE
 from benchmarks.reconcile.plan import Storm
-from benchmarks.server_programs import listening
+from benchmarks.server_programs import free_port, listening
 
 ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).with_name("server.py")
@@ -200,18 +199,13 @@ def opened(storm: Storm, folder: Path, settings: Settings) -> Generator[tuple[li
         if "serve" not in storm.lanes:
             yield write_environments(storm, folder, url, "", settings), None
             return
-        serve_port = _free_port()
+        serve_port = free_port()
         files = write_environments(storm, folder, url, f"http://127.0.0.1:{serve_port}", settings)
         serving = Serving(folder, serve_port)
         try:
             yield files, serving
         finally:
             serving.end()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def play(storm: Storm, folder: Path, settings: Settings, command: Command | None = None) -> int:
