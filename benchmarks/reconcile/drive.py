@@ -166,18 +166,22 @@ class Serving:
 
     def start_again(self) -> None:
         """Kill it, and start it at the same port."""
-        self.process.kill()
-        self.process.wait()
+        self._kill()
         self.process = self._start()
 
     def end(self) -> None:
+        """End it as its users do."""
         self.process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(_GONE_S)
-        except subprocess.TimeoutExpired:
-            _note(self._folder, "stuck", self.process.pid)
+            assert self.process.stdout is not None
+            return self.process.stdout.close()
+        _note(self._folder, "stuck", self.process.pid)
+        self._kill()
+
+    def _kill(self) -> None:
+        with self.process:
             self.process.kill()
-            self.process.wait()
 
 
 def _note(folder: Path, what: str, pid: int, **more: Any) -> None:
