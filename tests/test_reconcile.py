@@ -76,7 +76,8 @@ def calmed(storm: Storm, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_trajectories_under_faults_are_reconciled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = stormed(SLICE, tmp_path, monkeypatch, calmed(SLICE, tmp_path, monkeypatch))
-    again = f"python -m benchmarks.reconcile --seed {SEED} --rows {SLICE.rows} --kills 0"
+    only = " ".join(f"--only {lane}" for lane in SLICE.lanes)
+    again = f"python -m benchmarks.reconcile --seed {SEED} --rows {SLICE.rows} --kills 0 {only}"
     assert not found.discrepancies, "\n".join([again, *found.discrepancies])
     assert sum(found.faults.values()) > 10 and found.untouched > 5, dataclasses.asdict(found)
 
