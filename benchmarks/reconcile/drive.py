@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import yaml
@@ -25,6 +27,9 @@ ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).with_name("server.py")
 _SERVER_ARGS = ["-I", "-S", str(SERVER)]
 _POLL_S = 0.05
+_LEASES = re.compile(r"^mcp_rollout_leases (\d+)$", re.MULTILINE)
+_IDLE_S = 30
+"""After which `serve` frees the leases of a run that was killed."""
 _GONE_S = 10.0
 """For processes to end after those that they belong to."""
 
@@ -156,7 +161,7 @@ class Serving:
 
     def _start(self) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "rollout.cli", "serve", str(self._folder / "served.yaml")]
-        argv += ["--port", str(self._port), "--no-token"]
+        argv += ["--port", str(self._port), "--no-token", "--idle-s", str(_IDLE_S), "--drain-s", "1"]
         with (self._folder / "serve.log").open("a") as log:
             process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
         assert process.stdout is not None
@@ -170,7 +175,12 @@ class Serving:
         self.process = self._start()
 
     def end(self) -> None:
-        """End it as its users do."""
+        """End it as its users do, once those of its leases that a killed run left are idle for too long."""
+        until = time.monotonic() + _IDLE_S + _GONE_S
+        while (leases := self._leases()) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        if leases:
+            _note(self._folder, "leased", self.process.pid, leases=leases)
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_GONE_S)
@@ -178,6 +188,11 @@ class Serving:
             return self.process.stdout.close()
         _note(self._folder, "stuck", self.process.pid)
         self._kill()
+
+    def _leases(self) -> int:
+        """Leases that it has given and not got back."""
+        with urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=_GONE_S) as answer:
+            return sum(map(int, _LEASES.findall(answer.read().decode())))
 
     def _kill(self) -> None:
         with self.process:

@@ -276,6 +276,8 @@ def _left(played: Played) -> Iterator[str]:
     for line in played.driver:
         if line["what"] == "left":
             yield from (f"program left: {program}" for program in line["programs"])
+        elif line["what"] == "leased":
+            yield f"serve {line['pid']} has {line['leases']} leases left"
         elif line["what"] == "stuck":
             yield f"serve {line['pid']} did not end"
     yield from (f"directory left: {path}" for path in (played.folder / "leases").iterdir())
