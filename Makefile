@@ -47,7 +47,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults clean fuzz demo-program model demo-pretrained
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
 
 install: $(VENV)/.installed
 
@@ -283,6 +283,14 @@ bench: install bench-peers
 bench-faults: install bench-peers
 	$(BIN)/python -m benchmarks.faults --page docs/reliability.md \
 		--fastmcp $(FASTMCP_VENV)/bin/python --verifiers $(VERIFIERS_VENV)/bin/python --openenv $(OPENENV_VENV)/bin/python
+
+# Three thousand trajectories or so under faults, reconciled, with figures in docs/reliability.md. `ROWS` is per lane, of five; a quiet
+# machine plays ten thousand with ROWS=900 KILLS=300.
+ROWS ?= 270
+KILLS ?= 300
+SEED ?= 1
+reliability: install
+	$(BIN)/python -m benchmarks.reconcile --rows $(ROWS) --kills $(KILLS) --seed $(SEED) --concurrency 24 --page docs/reliability.md
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(VERIFIERS_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs

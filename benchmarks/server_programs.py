@@ -10,6 +10,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 _START_S = 120.0
+_STARTS = 3
+"""Of one server, with another port each time."""
 _SPARE_DESCRIPTORS = 300
 """What a process opens besides its sessions."""
 
@@ -36,20 +38,28 @@ def missing_descriptors(sessions: int) -> str | None:
 @contextmanager
 def listening(argv: Sequence[str]) -> Generator[tuple[subprocess.Popen[bytes], int]]:
     """Runs `argv` with a free port as its last argument, from the moment that it listens there."""
-    # Programs take a port, not a socket. Should another program take it in between, the start fails below.
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([*argv, str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + _START_S
-        while not _listens(port):
-            if process.poll() is not None or time.monotonic() > end:
+    for attempt in range(_STARTS):
+        port = free_port()
+        process = subprocess.Popen([*argv, str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            end, listens = time.monotonic() + _START_S, False
+            while process.poll() is None and not listens and time.monotonic() < end:
+                time.sleep(0.05)
+                listens = _listens(port)
+            if process.poll() is None and listens:
+                yield process, port
+                return
+            if attempt == _STARTS - 1:
                 raise RuntimeError(f"the server did not start: {' '.join(argv)}")
-            time.sleep(0.05)
-        yield process, port
-    finally:
-        process.kill()
-        process.wait()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    """A port that nothing listens at. Programs take a port, not a socket: another one may take it in between."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
 
 def _listens(port: int) -> bool:

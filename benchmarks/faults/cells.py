@@ -69,6 +69,7 @@ def clients(fastmcp: str, verifiers: str, openenv: str) -> dict[str, Client]:
 def target_of(over: str, folder: Path, plan: Plan) -> Generator[dict[str, Any]]:
     """A server with this plan, as a client reaches it; its log is in `folder`."""
     argv = ["-I", "-S", str(SERVER), over, str(folder), json.dumps(dataclasses.asdict(plan))]
+    Path(folder, "log.jsonl").touch()  # a client may make no call
     if over == "stdio":
         yield {"command": sys.executable, "args": argv}
         return

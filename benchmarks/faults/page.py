@@ -43,13 +43,13 @@ def pages(cells: Sequence[Cell], versions: Mapping[str, str], missing: Sequence[
     return "".join(parts)
 
 
-def write(page: Path, text: str) -> None:
+def write(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Replace what is between the two marks."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, found, after = rest.partition(END)
+    before, _, rest = page.read_text().partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise SystemExit(f"error: {page} lacks {BEGIN.strip()} or {END.strip()}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        raise SystemExit(f"error: {page} lacks {begin.strip()} or {end.strip()}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def _versions(versions: Mapping[str, str], missing: Sequence[str], seed: str) -> str:

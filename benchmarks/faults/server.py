@@ -70,13 +70,19 @@ class Tools:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self.plan = folder, plan
-        self._log = os.open(folder / "log.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._log: int | None = None
         self._arrived: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._handled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     def note(self, what: str, call: str, **more: Any) -> None:
         line = {"at": time.monotonic(), "what": what, "call": call, **more}
+        if self._log is None:  # not before the first note: a program that is forked must not share it
+            self._log = os.open(self._folder / "log.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(self._log, json.dumps(line).encode() + b"\n")
+
+    def named(self, message: Json, world: World) -> str:
+        """The name of a call, by which its fault is drawn and its log lines are found."""
+        return message["params"]["arguments"]["id"]
 
     def _fault(self, call: str) -> Fault | None:
         """The fault of a call that has not met it yet; noted."""
@@ -101,7 +107,7 @@ class Tools:
                 }
             case "tools/list":
                 world.read = len(world.changes)
-                result = {"tools": [self._definition(world)]}
+                result = {"tools": self.definitions(world)}
             case "openenv/session/create":
                 result = {"session_id": world.name}
             case "ping" | "openenv/session/close":
@@ -111,7 +117,7 @@ class Tools:
                 return {"jsonrpc": "2.0", "id": message["id"], "error": error}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
-    def _definition(self, world: World) -> Json:
+    def definitions(self, world: World) -> list[Json]:
         """The one tool, after all its changes."""
         tool: Json = {
             "name": "append",
@@ -127,11 +133,21 @@ class Tools:
                 case _:
                     tool["inputSchema"]["properties"][f"reason_{number}"] = {"type": "string"}
                     tool["inputSchema"]["required"].append(f"reason_{number}")
-        return tool
+        return [tool]
+
+    def about(self, message: Json, world: World) -> Json:
+        """What the log says of each execution."""
+        return {"world": world.name, "unread": len(world.changes) - world.read}
+
+    def carry_out(self, call: str, message: Json, world: World) -> Json:
+        """The effect of a call, and its result."""
+        world.done.append(call)
+        self.note("effect", call, world=world.name, done=world.done)
+        return {"content": [{"type": "text", "text": text_of(call)}]}
 
     async def call(self, message: Json, world: World, line: Line) -> None:
         """One `tools/call`, with its fault."""
-        call = message["params"]["arguments"]["id"]
+        call = self.named(message, world)
         await self._call(call, message, world, line)
         self._handled[call].set()
 
@@ -146,15 +162,13 @@ class Tools:
             return await line.lose()
         if self.plan.fault(sibling(call)) is Fault.WRONG_ID and kind is None:
             await _within(_MEET_S, self._handled[sibling(call)])
-        if message["params"]["name"] != self._definition(world)["name"]:
+        if message["params"]["name"] not in {tool["name"] for tool in self.definitions(world)}:
             refusal = {"content": [{"type": "text", "text": REFUSED}], "isError": True}
             return await line.answer({"jsonrpc": "2.0", "id": key, "result": refusal})
-        self.note("ran", call, world=world.name, unread=len(world.changes) - world.read)
+        self.note("ran", call, **self.about(message, world))
         if kind is Fault.AMID:
             return await line.lose()
-        world.done.append(call)
-        self.note("effect", call, world=world.name, done=world.done)
-        answer = {"jsonrpc": "2.0", "id": key, "result": {"content": [{"type": "text", "text": text_of(call)}]}}
+        answer = {"jsonrpc": "2.0", "id": key, "result": self.carry_out(call, message, world)}
         match kind:
             case Fault.AFTER:
                 await line.lose()

@@ -88,11 +88,18 @@ class _Pipe(asyncio.Protocol):
 def open_streams() -> tuple[Streams, Streams]:
     """Our ends and theirs of standard input, output and error; input is a socket, as asyncio makes it."""
     ours, theirs = socket.socketpair()
-    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    pipes: list[int] = []
+    try:
+        for _ in range(2):
+            pipes += os.pipe()
+    except OSError:  # out of descriptors
+        close_streams((ours, *pipes, theirs.detach()))
+        raise
+    out, their_out, err, their_err = pipes
     return (ours, out, err), (theirs, their_out, their_err)
 
 
-def close_streams(streams: Streams) -> None:
+def close_streams(streams: tuple[socket.socket, *tuple[int, ...]]) -> None:
     """Close the ends that nothing took over."""
     stdin, *others = streams
     stdin.close()

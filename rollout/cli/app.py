@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import traceback
 from collections.abc import MutableMapping
 from importlib import import_module
 from importlib.metadata import version
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -106,8 +108,15 @@ def main(program: typer.Typer = app) -> None:
     """Run a program; an error that the user can correct becomes a message on standard error and exit status 2."""
     from rollout.cli.output import protect_terminal
 
+    signal.signal(signal.SIGTERM, _interrupt)
     with protect_terminal():
         _run(program)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """End the command in order at SIGTERM, as at SIGINT: it closes its servers and reports what it kept."""
+    handler = signal.getsignal(signal.SIGINT)  # asyncio's, while a loop runs; none in a shell's background jobs
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def _run(program: typer.Typer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -251,6 +252,21 @@ async def test_a_start_that_is_cancelled_while_its_streams_are_connected_leaves_
         with anyio.fail_after(20):
             while opened & open_files():
                 await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("spare", [3, 5])  # of the six that it needs
+def test_streams_for_which_descriptors_run_out_are_closed(spare: int) -> None:
+    before = open_files()
+    used = {int(each) for each in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{each}")}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [number for number in range(max(used) + 10) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            open_streams()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert open_files() <= before
 
 
 def open_files() -> set[str]:
