@@ -87,7 +87,7 @@ class Session:
                     answer = cast("Json", json.loads(await self.socket.receive()))
             except (OSError, ValueError) as error:
                 # An answer that comes later would be taken for that of the next request.
-                self.lost = f"the session is lost: {error or f'no answer within {self.timeout_s:g} s'}"
+                self.lost = f"the session is lost: {str(error) or f'no answer within {self.timeout_s:g} s'}"
                 raise ToolError(self.lost) from error
         said: Json = answer.get("data") or {}
         if answer.get("type") != "error":

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import os
 import ssl
+from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -45,10 +46,10 @@ class WebSocket:
                 try:
                     await _shake_hands(reader, writer, parts.netloc.rpartition("@")[2], parts.path or "/")
                 except BaseException:  # a cancellation too: no connection is left behind
-                    writer.close()
+                    await _abort(writer)
                     raise
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise ConnectionError(f"{url}: {error or 'no answer in time'}") from error
+            raise ConnectionError(f"{url}: {str(error) or 'no answer in time'}") from error
         return cls(reader, writer, ping_s=ping_s, most_bytes=most_bytes)
 
     async def send(self, text: str) -> None:
@@ -71,9 +72,9 @@ class WebSocket:
         """Say goodbye and close; waits for no answer."""
         if self._lost is None:
             self._frame_out(_CLOSE, b"\x03\xe8")
-        self._writer.close()
         self._task.cancel()
         await asyncio.wait({self._task})
+        await _abort(self._writer)
 
     async def _read(self) -> None:
         try:
@@ -129,11 +130,19 @@ class WebSocket:
 
     def _frame_out(self, opcode: int, payload: bytes) -> None:
         size = len(payload)
-        length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2)
-        length = length if size < 1 << 16 else b"\xff" + size.to_bytes(8)
+        if size < 126:
+            length = bytes([0x80 | size])
+        else:
+            length = b"\xfe" + size.to_bytes(2) if size < 1 << 16 else b"\xff" + size.to_bytes(8)
         mask = os.urandom(4)
         key = int.from_bytes((mask * (size // 4 + 1))[:size])
         self._writer.write(bytes([0x80 | opcode]) + length + mask + (int.from_bytes(payload) ^ key).to_bytes(size))
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()  # not `close`, which waits until a peer that may be gone has read what is left
+    with suppress(OSError):  # how the connection ended
+        await writer.wait_closed()
 
 
 async def _shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str) -> None:
