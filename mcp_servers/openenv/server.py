@@ -31,7 +31,7 @@ from mcp_servers.kit import (
 from mcp_servers.kit.records import Opening
 from mcp_servers.openenv.session import Address, CapacityReached, Session, Tool
 
-PROMPT = "Act with the tools until the task is done. It begins with:"
+PROMPT = "Act in an environment with the tools, until it says that the episode is over."
 OVER = "The episode is over: no call reaches the environment any more."
 _RETRY_S = 0.2
 Json = dict[str, Any]
@@ -102,7 +102,7 @@ def create_server(
         offer: What `look` found.
         train: Number of seeds in the split `train`.
         test: Number of seeds in the split `test`.
-        prompt: Comes before the first observation in the opening message.
+        prompt: The instructions, for the system message.
         wait_s: How long a reset tries to get a session where all that the server holds are taken.
         most: Maximum number of worlds.
     """
@@ -131,7 +131,7 @@ def create_server(
         return tool_result(text, reward=None if reward is None else float(reward), done=world.over, is_error=failed)
 
     tools: list[Any] = [SchemaTool.of(each.name, each.description, each.input_schema, run) for each in offer.tools]
-    server = MCPServer("openenv", log_level="WARNING", tools=tools)
+    server = MCPServer("openenv", instructions=prompt, log_level="WARNING", tools=tools)
     harness = Harness(server, begin, max_trajectories=most)
 
     @harness.tasks
@@ -162,9 +162,9 @@ def create_server(
     harness.closing(World.close)
 
     # Not by `harness.start`, which makes a world for the prompt of each task that is listed.
-    @harness_tool(server, "start", "What the reset returned, after the prompt.")
+    @harness_tool(server, "start", "The observation that the reset returned.")
     async def start(ctx: Context) -> Opening:
-        return Opening(message=f"{prompt}\n{_text(harness.world(ctx).opening)}")
+        return Opening(message=_text(harness.world(ctx).opening))
 
     del tasks, reply, open_session, start  # registered
     return server
@@ -192,7 +192,7 @@ def main() -> None:
     arguments.add_argument("url", help="of the OpenEnv server, for example http://127.0.0.1:8000")
     arguments.add_argument("--train", type=int, default=100, help="seeds in the split train (default: %(default)s)")
     arguments.add_argument("--test", type=int, default=20, help="seeds in the split test (default: %(default)s)")
-    arguments.add_argument("--prompt", default=PROMPT, help="before the first observation (default: %(default)s)")
+    arguments.add_argument("--prompt", default=PROMPT, help="the instructions (default: %(default)s)")
     arguments.add_argument("--timeout-s", type=float, default=50, help="for one answer (default: %(default)s)")
     arguments.add_argument("--ping-s", type=float, default=10, help="of silence until a ping (default: %(default)s)")
     arguments.add_argument("--wait-s", type=float, default=50, help="for a free session (default: %(default)s)")

@@ -71,7 +71,8 @@ def environment(url: str, *args: str) -> Environment:
         "trusted": True,
     }
     made = {"name": "openenv", "servers": {"openenv": entry}, "user": {"server": "openenv"}}
-    return Environment.model_validate(made | {"tasks": {"server": "openenv"}})
+    system = {"instructions_of": "openenv"}
+    return Environment.model_validate(made | {"tasks": {"server": "openenv"}, "system": system})
 
 
 def own_client(url: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ async def test_ours_sees_what_the_packages_own_client_sees_call_by_call(server: 
         setup = CheckSetup(environment=made, gateway=gateway, elsewhere=gateway)
         async with setup.lease(ListedTask(task="openenv-test-0000", seed=7)) as session:
             opening = await start(session, "openenv")
-            assert opening.endswith("\n" + json.dumps(seen[0]["observation"], ensure_ascii=False))
+            assert json.loads(opening) == seen[0]["observation"]
             for call, expected in zip(calls, seen[1:], strict=True):
                 found = await session.call(call.name, call.arguments)
                 assert json_or_text(found.text) == json_or_text(text_of(expected)), call
