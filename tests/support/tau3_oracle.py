@@ -15,13 +15,13 @@ TASKS = {
 }
 
 
-def after(tools, calls: list[dict]) -> dict:
+def after(tools, calls: list[dict]):
     for call in calls:
         try:
             getattr(tools, call["name"])(**call["arguments"])
         except Exception:
             continue
-    return tools.db.model_dump()
+    return tools.db
 
 
 def verdict(asked: dict, played, reference) -> dict:
