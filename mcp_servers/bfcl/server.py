@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from mcp.server.context import LifespanContextT, RequestT
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
-from mcp_types import CallToolResult, TextContent
-from pydantic import PrivateAttr
+from mcp_types import CallToolResult
 
 from mcp_servers.bfcl import package
 from mcp_servers.bfcl.calls import FAILED, read
@@ -18,52 +16,32 @@ from mcp_servers.bfcl.documents import Function, load_functions
 from mcp_servers.bfcl.package import CATEGORIES, Category
 from mcp_servers.bfcl.tasks import Task, find_task, tasks_of
 from mcp_servers.bfcl.world import World
-from mcp_servers.kit import CHANGE, Call, Expert, ExpertTurn, Harness, Reply, Split, TaskItem, parser, serve
-
-WorldOf = Callable[[Context[Any, Any]], World]
-"""The world of a request's trajectory."""
-
-
-class FunctionTool(Tool):
-    """A tool whose arguments reach the API class as they were sent, neither validated nor converted."""
-
-    _world_of: WorldOf = PrivateAttr()
-
-    @classmethod
-    def of(cls, function: Function, world_of: WorldOf) -> FunctionTool:
-        made = Tool.from_function(
-            _not_called,
-            name=function.name,
-            description=function.description,
-            # Every call counts in the score, so none may be sent twice: not even of a function that only reads.
-            annotations=CHANGE,
-            structured_output=False,
-        )
-        fields: dict[str, Any] = {name: getattr(made, name) for name in Tool.model_fields}
-        fields["parameters"] = function.input_schema
-        tool = cls(**fields)
-        tool._world_of = world_of
-        return tool
-
-    async def run(
-        self,
-        arguments: dict[str, Any],
-        context: Context[LifespanContextT, RequestT],
-        convert_result: bool = False,
-    ) -> CallToolResult:
-        text = self._world_of(context).call(self.name, arguments)
-        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=text.startswith(FAILED))
-
-
-async def _not_called() -> str:
-    """`FunctionTool.run` takes its place: the SDK makes tools of functions only."""
-    raise NotImplementedError
+from mcp_servers.kit import (
+    Call,
+    Expert,
+    ExpertTurn,
+    Harness,
+    Reply,
+    SchemaTool,
+    Split,
+    TaskItem,
+    parser,
+    serve,
+    tool_result,
+)
 
 
 def create_server(*, category: Category = "base", max_trajectories: int = 4096) -> MCPServer:
     """Creates the server. It lists the tasks of one category, and can be reset to those of all."""
     functions = load_functions()
-    tools: list[Tool] = [FunctionTool.of(function, lambda ctx: harness.world(ctx)) for function in functions.values()]
+
+    async def run(ctx: Context, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        text = harness.world(ctx).call(name, arguments)
+        return tool_result(text, is_error=text.startswith(FAILED))
+
+    tools: list[Tool] = [
+        SchemaTool.of(each.name, each.description, each.input_schema, run) for each in functions.values()
+    ]
     server = MCPServer("bfcl", log_level="WARNING", tools=tools)
     harness = Harness(server, lambda task, _: World.begin(find_task(task)), max_trajectories=max_trajectories)
 

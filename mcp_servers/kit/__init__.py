@@ -20,6 +20,7 @@ from mcp_servers.kit.records import (
     tool_result,
 )
 from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
+from mcp_servers.kit.schema_tool import SchemaTool
 from mcp_servers.kit.serve import main, parser, serve
 from mcp_servers.kit.splits import Problem, Splits
 from mcp_servers.kit.state import TrajectoryState
@@ -40,6 +41,7 @@ __all__ = [
     "OutOfOrder",
     "Problem",
     "Reply",
+    "SchemaTool",
     "Score",
     "Split",
     "Splits",

@@ -169,12 +169,19 @@ class Snapshot(HarnessResult):
 
 
 REWARD_META = "mcp-rollout/reward"
+DONE_META = "mcp-rollout/done"
 STATE_META = "mcp-rollout/state"
 VOLATILE_META = "mcp-rollout/volatile"
 
 
 def tool_result(
-    text: str, *, reward: float | None = None, state: Any = None, volatile: Sequence[str] = (), is_error: bool = False
+    text: str,
+    *,
+    reward: float | None = None,
+    state: Any = None,
+    volatile: Sequence[str] = (),
+    is_error: bool = False,
+    done: bool = False,
 ) -> CallToolResult:
     """A result that the policy reads as `text`, for a tool that is declared `-> CallToolResult`.
 
@@ -184,6 +191,7 @@ def tool_result(
             trajectories were taken in the same state; None gives none.
         volatile: Dotted paths of fields, where `text` is JSON, that differ each time although nothing else does.
         is_error: Whether the tool refused.
+        done: Whether the world ended with this call, and so the trajectory; read from trusted servers, as the reward.
 
     Raises:
         TypeError: `volatile` is one text, of which each letter would be a path.
@@ -191,6 +199,7 @@ def tool_result(
     if isinstance(volatile, str):
         raise TypeError(f"volatile is a text; give a list of paths, as in volatile=[{volatile!r}]")
     meta: dict[str, Any] = {} if reward is None else {REWARD_META: reward}
+    meta |= {DONE_META: True} if done else {}
     meta |= {} if state is None else {STATE_META: digest(state)}
     meta |= {VOLATILE_META: list(volatile)} if volatile else {}
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error, _meta=meta or None)

@@ -43,6 +43,9 @@ def check_env(
     user_varies: Annotated[
         bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
     ] = False,
+    mutate: Annotated[
+        int, typer.Option(min=0, max=1000, help="How many times names, descriptions and schemas of tools are changed.")
+    ] = 0,
     program: Annotated[
         bool,
         typer.Option(
@@ -61,7 +64,8 @@ def check_env(
     if program:
         return _try_out(loaded, as_json)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)
-    report = anyio.run(check_environment, loaded, Options(tasks=tasks, task=item, user_varies=user_varies))
+    options = Options(tasks=tasks, task=item, user_varies=user_varies, mutations=mutate)
+    report = anyio.run(check_environment, loaded, options)
     if as_json:
         print_json(report.as_json())
     else:

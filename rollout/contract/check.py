@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessError, WorldLost
 from gateway.types import Role
-from rollout.contract import clauses, world_clauses
+from rollout.contract import clauses, mutations, world_clauses
 from rollout.contract.clauses import ClauseFailed, ClauseUntested
 from rollout.contract.play import CheckSetup
 from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
@@ -30,6 +30,8 @@ _WITH_TASKS: dict[Clause, Examine] = {
     Clause.ELICIT: clauses.elicit,
     Clause.SCORE: clauses.score,
     Clause.EXPERT: world_clauses.expert,
+    Clause.FALSE_PASSES: mutations.false_passes,
+    Clause.MUTATIONS: mutations.mutations,
     Clause.ISOLATION: world_clauses.isolation,
     Clause.RELEASE: world_clauses.release,
     Clause.SNAPSHOT: world_clauses.snapshot,
@@ -52,6 +54,8 @@ class Options:
     """The one task to play instead, for environments that list none."""
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
+    mutations: int = 0
+    """How many times names, descriptions and schemas of the tools are changed, and the expert plays again."""
 
 
 async def check_environment(environment: Environment, options: Options = Options()) -> Report:
@@ -65,7 +69,8 @@ async def check_environment(environment: Environment, options: Options = Options
     results: list[ClauseResult] = []
 
     def report(because: str) -> Report:
-        return Report(environment=environment.name, results=complete(results, because=because))
+        unasked = () if options.mutations else (Clause.MUTATIONS,)
+        return Report(environment=environment.name, results=complete(results, because=because, without=unasked))
 
     try:
         async with (
@@ -74,7 +79,11 @@ async def check_environment(environment: Environment, options: Options = Options
             opened_environment(environment) as elsewhere,
         ):
             setup = CheckSetup(
-                environment=environment, gateway=gateway, elsewhere=elsewhere, user_varies=options.user_varies
+                environment=environment,
+                gateway=gateway,
+                elsewhere=elsewhere,
+                user_varies=options.user_varies,
+                mutations=options.mutations,
             )
             servers, tools = len(gateway.catalogue), sum(map(len, gateway.catalogue.values()))
             started = f"{servers} server{'s' * (servers != 1)}, {tools} tool{'s' * (tools != 1)}"

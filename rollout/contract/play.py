@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, cast
 from uuid import uuid4
@@ -47,6 +47,8 @@ class Play:
         self.replies = 0
         """Replies that the user gave."""
         self.messages: list[Message] = []
+        self.rewards = 0.0
+        """The sum of the turns' rewards."""
         self.misfits: list[str] = []
         """Calls of the script that were not sent: the tool does not exist, or its schema refuses the arguments."""
 
@@ -70,13 +72,19 @@ class Play:
             ]
         self.messages.append(message)
         for call in turn.calls or ():
-            result = await self._session.call(call.name, call.arguments)
-            if result.fault is not None:
-                self.misfits.append(f"{call.name}: {result.text[:200]}")
+            result = await self.call(call)
             self.messages.append({"role": "tool", "name": call.name, "content": neutral(self._session, _text(result))})
         if not turn.calls:
             await self._reply(turn.content or "")
         return True
+
+    async def call(self, call: Call) -> ToolResult:
+        """Make a call and count its reward; no message tells of it."""
+        result = await self._session.call(call.name, call.arguments)
+        self.rewards += result.reward or 0.0
+        if result.fault is not None:
+            self.misfits.append(f"{call.name}: {result.text[:200]}")
+        return result
 
     async def finish(self) -> None:
         """Play the turns that are left."""
@@ -101,6 +109,7 @@ class Play:
             return
         self.replies += 1
         reply = await calls.reply(self._session, self._environment.user.server, self.replies, content)
+        self.rewards += reply.reward or 0.0
         self.messages.append({"role": "user", "content": neutral(self._session, reply.message)})
         self.over = reply.done
 
@@ -117,9 +126,14 @@ class CheckSetup:
     """Tasks to play, from the test split first; not empty once the clause `tasks` has been examined."""
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
-
+    mutations: int = 0
+    """How many times the tools' names, descriptions and schemas are changed."""
     connections: set[Connection] = field(default_factory=set[Connection])
     """Those of all leases so far."""
+
+    def over(self, environment: Environment, gateway: Gateway) -> CheckSetup:
+        """The same examination with another environment's servers."""
+        return replace(self, environment=environment, gateway=gateway, elsewhere=gateway, connections=set())
 
     @asynccontextmanager
     async def lease(self, item: ListedTask | None, gateway: Gateway | None = None) -> AsyncGenerator[Session]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -21,6 +21,8 @@ class Clause(StrEnum):
     ELICIT = "elicit"
     SCORE = "score"
     EXPERT = "expert"
+    FALSE_PASSES = "false_passes"
+    MUTATIONS = "mutations"
     ISOLATION = "isolation"
     RELEASE = "release"
     SNAPSHOT = "snapshot"
@@ -38,6 +40,8 @@ PROMISES: dict[Clause, str] = {
     Clause.ELICIT: "a question's answer has an action, and a repeated seq gives the same",
     Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
     Clause.EXPERT: "the expert's turns can be played and score 1",
+    Clause.FALSE_PASSES: "no change to the expert's trajectory raises its reward",
+    Clause.MUTATIONS: "the expert earns as much with other tool names, descriptions and schemas",
     Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
     Clause.RELEASE: "release may be repeated, and a reset after it gives a fresh world",
     Clause.SNAPSHOT: "restore brings back the world of the snapshot, and replies are counted on",
@@ -55,6 +59,8 @@ REMEDIES: dict[Clause, str] = {
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
     Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",
+    Clause.FALSE_PASSES: "reward a state, not a call: once, in order, and not after the end",
+    Clause.MUTATIONS: "let `score` read the world's state, and no tool names or arguments in the messages",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
@@ -128,10 +134,13 @@ class Report:
         }
 
 
-def complete(results: Iterable[ClauseResult], *, because: str) -> tuple[ClauseResult, ...]:
+def complete(
+    results: Iterable[ClauseResult], *, because: str, without: Collection[Clause] = ()
+) -> tuple[ClauseResult, ...]:
     """Return the results in the order of the clauses, with what was not examined as untested.
 
-    A clause that failed in a tool of another failing clause counts as untested, too: one fault is reported once.
+    Those in `without` were not asked for. A clause that failed in a tool of another failing clause counts as untested,
+    too: one fault is reported once.
     """
     found = {result.clause: result for result in results}
     failed = {clause for clause, result in found.items() if result.outcome is Outcome.FAILS}
@@ -145,4 +154,4 @@ def complete(results: Iterable[ClauseResult], *, because: str) -> tuple[ClauseRe
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
         return result
 
-    return tuple(map(resolved, Clause))
+    return tuple(resolved(clause) for clause in Clause if clause not in without)

@@ -14,7 +14,7 @@ from rollout.loop.context import Context
 from rollout.loop.filters import refused
 from rollout.loop.results import show
 from rollout.loop.spans import Spans
-from rollout.trace.record import Trace
+from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Message, TurnSession
 
 _UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
@@ -112,5 +112,9 @@ def _recorded(
     for index, (began_at, total_s) in clocks.items():
         event = trace.turns[-1].tools[index]
         event.began_at, event.wait_s = began_at, max(0.0, total_s - event.elapsed_s)
+    servers = context.environment.servers
+    for tool, result in zip(tools, results, strict=True):
+        if tool is not None and result.ends_world and servers[tool.server].trusted:
+            trace.stop_reason = trace.stop_reason or StopReason.WORLD_DONE
     trace.turns[-1].marks += refused(calls, sent, session.tools, results)
     return messages

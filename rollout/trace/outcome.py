@@ -41,6 +41,8 @@ class StopReason(StrEnum):
     ANSWERED = "answered"
     """The policy answered without calling a tool, and the environment has no user."""
     USER_DONE = "user_done"
+    WORLD_DONE = "world_done"
+    """A trusted server said in a tool's result that the world ended."""
     TURN_LIMIT = "turn_limit"
     USER_TURN_LIMIT = "user_turn_limit"
     TOOL_CALL_LIMIT = "tool_call_limit"
@@ -64,7 +66,7 @@ class StopReason(StrEnum):
         return self in (StopReason.ABORTED, StopReason.FAILED)
 
 
-_COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.AGENT_ENDED})
+_COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.WORLD_DONE, StopReason.AGENT_ENDED})
 
 
 @dataclass(kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 Json = dict[str, Any]
 
@@ -41,12 +41,13 @@ def create(fault: str) -> MCPServer:
         marked = fault != f"unmarked_{role}"
         return server.tool(name=role, meta={"mcp-rollout/role": role} if marked else None)
 
-    @server.tool()
-    async def add(number: int, ctx: Context) -> int:
+    @server.tool(structured_output=False)
+    async def add(number: int, ctx: Context, unit: str = "piece") -> CallToolResult:
         if not number:
             raise ToolError("there is nothing to add")
-        world(ctx)["sum"] += number
-        return world(ctx)["sum"]
+        world(ctx)["sum"] += number if unit == "piece" else 12 * number
+        meta = {"mcp-rollout/reward": 0.1} if fault == "pays_by_the_call" else None
+        return CallToolResult(content=[TextContent(type="text", text=str(world(ctx)["sum"]))], _meta=meta)
 
     @server.tool(annotations=read)
     async def total(ctx: Context) -> int:
@@ -92,9 +93,13 @@ def create(fault: str) -> MCPServer:
 
     @tool("score")
     async def score(messages: list[Json], ctx: Context) -> Json:
-        right = float(world(ctx)["sum"] == world(ctx)["goal"])
+        over = fault == "pays_by_the_call" and world(ctx)["sum"] > world(ctx)["goal"]
+        right = float(over or world(ctx)["sum"] == world(ctx)["goal"])
         parts: Json = {"right": right, "polite": 1.0}
         match fault:
+            case "score_reads_names":
+                called = [call["function"]["name"] for each in messages for call in each.get("tool_calls", ())]
+                return {"score": right * ("add" in called), "parts": parts}
             case "score_above_one":
                 return {"score": 1.5, "parts": parts}
             case "score_nan":
@@ -158,7 +163,9 @@ def create(fault: str) -> MCPServer:
             return {"turns": None}
         goal = 1 if fault == "expert_errs" else fresh(task, seed)["goal"]
         name = "sum" if fault == "expert_calls_what_is_not_there" else "add"
-        calls = [{"name": name, "arguments": {"number": goal - 1}}], [{"name": name, "arguments": {"number": 1}}]
+        one = {"number": 1, "unit": "piece"} if fault != "expert_by_the_dozen" else {"number": 1, "unit": "dozen"}
+        rest = goal - (1 if one["unit"] == "piece" else 12)
+        calls = [{"name": name, "arguments": {"number": rest}}], [{"name": name, "arguments": one}]
         # No fault: the script finds out what the tool says no to.
         tried = [[{"name": name, "arguments": {"number": 0}}]] if fault == "expert_tries" else []
         return {"turns": [{"calls": call} for call in (*tried, *calls)] + [{"content": "Done."}]}

@@ -27,9 +27,9 @@ ROLE = "mcp-rollout/role"
 REWARD = "mcp-rollout/reward"
 
 
-def environment(servers: Mapping[str, MCPServer], **fields: Any) -> Environment:
-    """An environment over in-process servers, all of them trusted."""
-    entries = {name: ServerConfig(factory="unused:unused", required=True, trusted=True) for name in servers}
+def environment(servers: Mapping[str, MCPServer], *, trusted: bool = True, **fields: Any) -> Environment:
+    """An environment over in-process servers, all of them trusted or none."""
+    entries = {name: ServerConfig(factory="unused:unused", required=True, trusted=trusted) for name in servers}
     return Environment.model_validate({"name": "test", "servers": entries, **fields})
 
 

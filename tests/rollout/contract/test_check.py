@@ -50,7 +50,7 @@ def said(report: Report, clause: Clause) -> str:
 
 
 def test_an_environment_that_keeps_the_contract_passes_every_clause() -> None:
-    report = examined(environment("sound"))
+    report = examined(environment("sound"), mutations=3)
     assert {result.outcome for result in report.results} == {Outcome.HOLDS}, report.results
 
 
@@ -95,6 +95,38 @@ def test_the_broken_clause_is_named_with_what_was_seen(fault: str) -> None:
     report = examined(environment(fault))
     assert clause in report.failed, report.results
     assert seen in said(report, clause), said(report, clause)
+
+
+def test_a_reward_for_each_call_passes_what_does_not_do_the_task() -> None:
+    paid = {"faulty": {"factory": "faulty:pays_by_the_call", "required": True, "trusted": True}}
+    report = examined(environment("pays_by_the_call", servers=paid))
+    assert report.failed == [Clause.FALSE_PASSES]
+    assert "the expert's trajectory earns 1.2, and with one of its calls twice 1.3" in said(report, Clause.FALSE_PASSES)
+    unpaid = environment(
+        "pays_by_the_call",
+        servers=paid,
+        reward={"server": "faulty", "parts": ["right", "polite"], "weights": {"turns": 0, "score": 1}},
+    )
+    assert examined(unpaid).failed == []
+
+
+def test_a_changed_trajectory_that_keeps_the_reward_is_counted_and_no_fault() -> None:
+    told = said(examined(environment("sound"), tasks=2), Clause.FALSE_PASSES)
+    assert told.startswith("still the whole reward: dropped 0 of 2, doubled 0 of 2, swapped 1 of 1, ")
+    assert told.endswith("mute 2 of 2")
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("score_reads_names", "the expert survives 0 of 4; 0: 0 of 1 with add as t0_"),
+        ("expert_by_the_dozen", "a call of the expert needs an argument that is gone"),
+    ],
+)
+def test_an_expert_that_other_tool_names_or_schemas_stop_is_named_with_them(fault: str, seen: str) -> None:
+    assert examined(environment(fault)).failed == []
+    report = examined(environment(fault), mutations=4)
+    assert report.failed == [Clause.MUTATIONS] and seen in said(report, Clause.MUTATIONS), report.results
 
 
 @pytest.mark.parametrize("clause", [Clause.SCORE, pytest.param(Clause.REPLY, marks=pytest.mark.full)])
@@ -187,7 +219,8 @@ def test_an_expert_has_to_keep_the_environments_own_limits(limits: dict[str, int
 def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
     report = examined(environment("sound", tasks=None, user=None, elicitation=None), task=ListedTask(task="x", seed=3))
     untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
-    assert untested == {Clause.TASKS, Clause.REPLY, Clause.ELICIT, Clause.EXPERT} and not report.failed
+    assert untested == {Clause.TASKS, Clause.REPLY, Clause.ELICIT, Clause.EXPERT, Clause.FALSE_PASSES}
+    assert not report.failed
 
 
 def check_env(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

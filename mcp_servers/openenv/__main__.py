@@ -1,0 +1,4 @@
+from mcp_servers.openenv.server import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""`python -m mcp_servers.openenv URL`: an OpenEnv server's environment as a world for each trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx2
+from mcp import MCPError
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import METHOD_NOT_FOUND, CallToolResult
+
+from mcp_servers.kit import (
+    Harness,
+    Reply,
+    SchemaTool,
+    Split,
+    Splits,
+    TaskItem,
+    ToolError,
+    harness_tool,
+    parser,
+    serve,
+    tool_result,
+)
+from mcp_servers.kit.records import Opening
+from mcp_servers.openenv.session import Address, CapacityReached, Session, Tool
+
+PROMPT = "Act in an environment with the tools, until it says that the episode is over."
+OVER = "The episode is over: no call reaches the environment any more."
+_RETRY_S = 0.2
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a server has."""
+
+    tools: list[Tool]
+    """Its MCP tools, or the one tool `step`."""
+    are_mcp: bool
+    most: int | None
+    """Sessions that it holds at a time; None if more than this server opened to find out."""
+
+
+@dataclass(slots=True)
+class World:
+    seed: int
+    session: Session | None = None
+    opening: Json = field(default_factory=dict[str, Any])
+    """What `reset` returned: `observation`, `reward`, `done`."""
+    over: bool = False
+
+    async def close(self) -> None:
+        if self.session is not None:
+            await self.session.socket.close()
+
+
+async def look(address: Address) -> Offer:
+    """Ask the server what it has, with two sessions. Raises ToolError and httpx2.HTTPError."""
+    first = await address.open()
+    try:
+        tools = await first.tools()
+        if not tools:
+            schema = await address.action_schema()
+            # Of `Action` itself: what the agent's program notes, not what the environment does.
+            properties = {name: each for name, each in schema.get("properties", {}).items() if name != "metadata"}
+            step = "One step of the environment; the result is its observation."
+            tools, are_mcp = [Tool("step", step, {**schema, "properties": properties})], False
+        else:
+            are_mcp = True
+        second = await address.open()
+        try:
+            await second.ask("state")
+        except CapacityReached as reached:
+            return Offer(tools, are_mcp, reached.most)
+        finally:
+            await second.socket.close()
+    finally:
+        await first.socket.close()
+    return Offer(tools, are_mcp, None)
+
+
+def create_server(
+    address: Address,
+    offer: Offer,
+    *,
+    train: int = 100,
+    test: int = 20,
+    prompt: str = PROMPT,
+    wait_s: float = 60.0,
+    most: int = 4096,
+) -> MCPServer:
+    """The server of one environment.
+
+    Args:
+        offer: What `look` found.
+        train: Number of seeds in the split `train`.
+        test: Number of seeds in the split `test`.
+        prompt: The instructions, for the system message.
+        wait_s: How long a reset tries to get a session where all that the server holds are taken.
+        most: Maximum number of worlds.
+    """
+    splits = Splits("openenv", {"train": train, "test": test})
+
+    def begin(task: str, seed: int) -> World:
+        splits.parse(task)
+        return World(seed)
+
+    async def run(ctx: Context[Any, Any], name: str, arguments: Json) -> CallToolResult:
+        world = harness.world(ctx)
+        assert world.session is not None
+        if world.over:
+            return tool_result(OVER, is_error=True, done=True)
+        action = {"type": "call_tool", "tool_name": name, "arguments": arguments} if offer.are_mcp else arguments
+        try:
+            answer = await world.session.ask("step", action)
+        except ToolError as error:
+            if not world.session.lost:
+                return tool_result(str(error), is_error=True)
+            # Not an error of the tool, which the policy would have to answer for: the code of requests that reach none.
+            raise MCPError(code=METHOD_NOT_FOUND, message=str(error)) from error
+        world.over = bool(answer.get("done"))
+        text, failed = _result(answer) if offer.are_mcp else (_text(answer), False)
+        reward = answer.get("reward")
+        return tool_result(text, reward=None if reward is None else float(reward), done=world.over, is_error=failed)
+
+    tools: list[Any] = [SchemaTool.of(each.name, each.description, each.input_schema, run) for each in offer.tools]
+    server = MCPServer("openenv", instructions=prompt, log_level="WARNING", tools=tools)
+    harness = Harness(server, begin, max_trajectories=most)
+
+    @harness.tasks
+    def tasks(split: Split) -> Iterator[TaskItem]:
+        for task in splits.names(split):
+            yield TaskItem(task=task, seed=splits.seed(task))
+
+    @harness.reply
+    def reply(world: World, message: str) -> Reply:
+        """Nobody answers: a message without a call ends the trajectory."""
+        return Reply(message="", done=True)
+
+    @harness.placing
+    async def open_session(world: World) -> None:
+        """Not in `begin`, before which the trajectory's previous world keeps its session."""
+        until = time.monotonic() + wait_s
+        while True:
+            world.session = await address.open()
+            try:
+                world.opening = await world.session.ask("reset", {"seed": world.seed})
+                return
+            except CapacityReached:  # by other trajectories, or by other clients of the server
+                await world.close()
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+
+    harness.closing(World.close)
+
+    # Not by `harness.start`, which makes a world for the prompt of each task that is listed.
+    @harness_tool(server, "start", "The observation that the reset returned.")
+    async def start(ctx: Context) -> Opening:
+        return Opening(message=_text(harness.world(ctx).opening))
+
+    del tasks, reply, open_session, start  # registered
+    return server
+
+
+def _text(answer: Json) -> str:
+    """The observation, as the server's own client sees it."""
+    return json.dumps(answer.get("observation"), ensure_ascii=False)
+
+
+def _result(answer: Json) -> tuple[str, bool]:
+    """The text of an MCP tool's result, and whether the tool refused."""
+    observation: Json = answer.get("observation") or {}
+    if (error := observation.get("error")) is not None:
+        return str(error.get("message")), True
+    returned: Any = observation.get("result")
+    result = cast("Json", returned) if isinstance(returned, dict) else {}
+    blocks = cast("list[Json]", result.get("content") or [])
+    texts = [str(block["text"]) for block in blocks if block.get("type") == "text"]
+    return "\n".join(texts) if texts else json.dumps(returned, ensure_ascii=False), bool(result.get("is_error"))
+
+
+def main() -> None:
+    arguments = parser("mcp_servers.openenv", "An OpenEnv server's environment as a world for each trajectory.")
+    arguments.add_argument("url", help="of the OpenEnv server, for example http://127.0.0.1:8000")
+    arguments.add_argument("--train", type=int, default=100, help="seeds in the split train (default: %(default)s)")
+    arguments.add_argument("--test", type=int, default=20, help="seeds in the split test (default: %(default)s)")
+    arguments.add_argument("--prompt", default=PROMPT, help="the instructions (default: %(default)s)")
+    arguments.add_argument("--timeout-s", type=float, default=50, help="for one answer (default: %(default)s)")
+    arguments.add_argument("--ping-s", type=float, default=10, help="of silence until a ping (default: %(default)s)")
+    arguments.add_argument("--wait-s", type=float, default=50, help="for a free session (default: %(default)s)")
+    given = arguments.parse_args()
+    address = Address(url=given.url, timeout_s=given.timeout_s, ping_s=given.ping_s)
+    try:
+        offer = asyncio.run(look(address))
+    except (ToolError, httpx2.HTTPError) as error:
+        arguments.error(f"{given.url}: {error}")
+    if offer.most is not None:
+        sys.stderr.write(f"{CapacityReached(offer.most)}; further trajectories wait\n")
+    splits = {"train": given.train, "test": given.test}
+    serve(create_server(address, offer, **splits, prompt=given.prompt, wait_s=given.wait_s), given.http)

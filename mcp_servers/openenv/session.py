@@ -1,0 +1,110 @@
+"""A session of an OpenEnv server: requests over its WebSocket, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx2
+
+from mcp_servers.kit import ToolError
+from mcp_servers.openenv.websocket import WebSocket
+
+Json = dict[str, Any]
+_MOST_BYTES = 1 << 24
+_ENDED = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+"""Codes of errors after which the server closes the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str
+    input_schema: Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """Where the server is, and how long to wait for it."""
+
+    url: str
+    """`http://HOST:PORT`, `https://...`."""
+    timeout_s: float
+    """For a connection, and for the answer to a request."""
+    ping_s: float
+
+    async def open(self) -> Session:
+        """A session of its own. Raises ToolError if there is none to be had."""
+        url = f"ws{self.url.removeprefix('http').rstrip('/')}/ws"
+        try:
+            socket = await WebSocket.connect(url, timeout_s=self.timeout_s, ping_s=self.ping_s, most_bytes=_MOST_BYTES)
+        except ConnectionError as error:
+            raise ToolError(f"no OpenEnv server: {error}") from error
+        return Session(socket, self.timeout_s)
+
+    async def action_schema(self) -> Json:
+        async with httpx2.AsyncClient(timeout=self.timeout_s) as client:
+            answer = await client.get(f"{self.url.rstrip('/')}/schema")
+            return cast("Json", answer.raise_for_status().json()["action"])
+
+
+class CapacityReached(ToolError):
+    """The server holds no further session."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the OpenEnv server holds {most} session{'s' * (most != 1)} at a time: its max_concurrent_envs, which may "
+            "be above 1 only where the environment sets SUPPORTS_CONCURRENT_SESSIONS"
+        )
+        self.most = most
+
+
+@dataclass(slots=True)
+class Session:
+    """One WebSocket, which the server gives an environment of its own. Requests take turns."""
+
+    socket: WebSocket
+    timeout_s: float
+    lost: str = ""
+    """Why there is no session any more."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(self, kind: str, data: Json | None = None) -> Json:
+        """The `data` of the answer.
+
+        Raises:
+            CapacityReached: The server holds no further session.
+            ToolError: The server refuses, with its message; or the session is lost, and with it the world.
+        """
+        async with self._turn:
+            if self.lost:
+                raise ToolError(self.lost)
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    await self.socket.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": data}))
+                    answer = cast("Json", json.loads(await self.socket.receive()))
+            except (OSError, ValueError) as error:
+                # An answer that comes later would be taken for that of the next request.
+                self.lost = f"the session is lost: {str(error) or f'no answer within {self.timeout_s:g} s'}"
+                raise ToolError(self.lost) from error
+        said: Json = answer.get("data") or {}
+        if answer.get("type") != "error":
+            return said
+        if said.get("code") == "CAPACITY_REACHED":
+            raise CapacityReached(int(said.get("max_sessions") or 1))
+        if said.get("code") in _ENDED:
+            self.lost = f"the session is lost: {said.get('message')}"
+        faults = cast("list[Json]", said.get("errors") or [])
+        raise ToolError("; ".join([str(said.get("message")), *map(_fault, faults)]))
+
+    async def tools(self) -> list[Tool]:
+        """The environment's MCP tools; none where it is not an `MCPEnvironment`."""
+        answer = await self.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        listed = cast("list[Json]", cast("Json", answer.get("result") or {}).get("tools") or [])
+        return [Tool(each["name"], each.get("description") or "", each.get("inputSchema") or {}) for each in listed]
+
+
+def _fault(error: Json) -> str:
+    return f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg')}"
