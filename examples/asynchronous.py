@@ -1,15 +1,17 @@
 """Synchronous and asynchronous training side by side, on this CPU: speed in simulated time, and reward by staleness.
 
-    python examples/asynchronous.py [--only RUN] [--smoke] [--out outputs/asynchronous]
+    python examples/asynchronous.py [--part speed] [--only RUN] [--scale 1.0] [--smoke] [--out outputs/asynchronous]
 
 Speed: five runs of 12 steps, 16 prompts by 4, with generations of lognormal time (median 4 s, 99th percentile 40 s) and
 tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1
 and 4, with and without correction, three seeds each, 30 steps.
 
-About six hours on two idle cores: two for speed, four for reward. The stop rule: steps, seeds and settings are those of
-`async_experiment/runs.py`; no run is prolonged, repeated or left out for its result. One that verl ends with an error
-begins once more, and is then missing in the tables. Every run starts and is kept alone: the same command goes on where
-it was interrupted. `--smoke` takes minutes and shows nothing but that it works.
+About six hours on two idle cores: two for speed, four for reward. `--scale 0.25` has all simulated times a quarter as
+long, and takes under an hour for speed; what this machine takes for training and messages then weighs four times as
+much, in the model's bound as well. The stop rule: steps, seeds and settings are those of `async_experiment/runs.py`; no
+run is prolonged, repeated or left out for its result. One that verl ends with an error begins once more, and is then
+missing in the tables. Every run starts and is kept alone: the same command goes on where it was interrupted. `--smoke`
+takes minutes and shows nothing but that it works.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     end_on_sigterm()
     os.chdir(ROOT)
-    speed, reward = speed_runs(given.out, scale=1.0), reward_runs(given.out)
+    speed, reward = speed_runs(given.out, scale=given.scale), reward_runs(given.out)
     if given.smoke:
         speed, reward = speed_runs(given.out, scale=0.05, steps=4)[:3], []
-    for run in (*speed, *reward):
+    parts = {"speed": speed, "reward": reward, "both": [*speed, *reward]}
+    for run in parts[given.part]:
         if given.only in (None, run.name):
             finish(run)
     show_speed(speed)
@@ -86,6 +89,8 @@ def show_reward(runs: Sequence[Run]) -> None:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="RUN", help="one run, for example speed-colocate-1-seed0")
+    parser.add_argument("--part", choices=["speed", "reward", "both"], default="both")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the simulated times of speed (default: 1)")
     parser.add_argument("--smoke", action="store_true", help="a few short runs, to see that everything starts")
     parser.add_argument("--out", type=Path, default=Path("outputs", "asynchronous"), help="(default: %(default)s)")
     return parser.parse_args(arguments)
