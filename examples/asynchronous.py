@@ -49,7 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def show_speed(runs: Sequence[Run]) -> None:
-    table = Table("run", "engine idle", "of the model", "trained tokens a minute", "of the model")
+    """Trained tokens beside the model's whose trainer is as fast as in `mcp_sync`, and as fast as in the run itself.
+
+    Where trainer and engine compute on the same cores, the trainer is slower beside the engine than alone.
+    """
+    table = Table(
+        "run", "engine idle", "of the model", "tokens a minute", "of the model", "trains as here", "step", "load"
+    )
     (sync, *_) = runs
     if sync.result is None:
         return
@@ -57,13 +63,19 @@ def show_speed(runs: Sequence[Run]) -> None:
     for run in runs:
         if (found := run.result) is None:
             continue
-        best = bound(run.mode, run.staleness, seen, prompts=PROMPTS, samples=SAMPLES, train_s=train_s)
+        best, as_here = (
+            bound(run.mode, run.staleness, seen, prompts=PROMPTS, samples=SAMPLES, train_s=seconds)
+            for seconds in (train_s, found["train_s"])
+        )
         table.add_row(
             run.name,
             f"{found['idle']:.0%}",
             f"{best.idle:.0%}",
             f"{found['tokens_per_minute']:,.0f}",
             f"{best.tokens_per_minute:,.0f}",
+            f"{as_here.tokens_per_minute:,.0f}",
+            f"{found['train_s']:.0f} s",
+            f"{found.get('load', float('nan')):.0f}",
         )
     console.print(table)
 

@@ -169,7 +169,7 @@ def _speed(run: Run) -> dict[str, Any]:
         "idle": 1 - generated / (PROMPTS * SAMPLES * sum(seconds)),
         "tokens_per_minute": sum(sum(each.mask) for each in trained) / minutes,
         "train_s": statistics.fmean(step["timing_s/step"] - step["timing_s/gen"] for step in steps[2:]) / run.scale,
-        "overlap": run.mode,
+        "load": os.getloadavg()[1],
     }
 
 
