@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def show_speed(runs: Sequence[Run]) -> None:
     """Trained tokens beside the model's whose trainer is as fast as in `mcp_sync`, and as fast as in the run itself.
 
-    Where trainer and engine compute on the same cores, the trainer is slower beside the engine than alone.
+    Where trainer and engine compute on the same cores, the trainer is slower beside the engine than alone. Where the
+    engine decodes more slowly than the simulated times, it is shown by how much, and its idle share says little.
     """
-    table = Table(
-        "run", "engine idle", "of the model", "tokens a minute", "of the model", "trains as here", "step", "load"
-    )
+    table = Table("mode", "idle", "of model", "tokens/min", "of model", "own trainer", "train s", "slower")
+    table.columns[0].no_wrap = True
     (sync, *_) = runs
     if sync.result is None:
         return
@@ -68,14 +68,14 @@ def show_speed(runs: Sequence[Run]) -> None:
             for seconds in (train_s, found["train_s"])
         )
         table.add_row(
-            run.name,
+            f"{run.mode} {run.staleness}",
             f"{found['idle']:.0%}",
             f"{best.idle:.0%}",
             f"{found['tokens_per_minute']:,.0f}",
             f"{best.tokens_per_minute:,.0f}",
             f"{as_here.tokens_per_minute:,.0f}",
-            f"{found['train_s']:.0f} s",
-            f"{found.get('load', float('nan')):.0f}",
+            f"{found['train_s']:.0f}",
+            f"{found['slower']:.1f}",
         )
     console.print(table)
 

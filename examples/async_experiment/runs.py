@@ -165,11 +165,12 @@ def _speed(run: Run) -> dict[str, Any]:
     generated = sum(max(0.0, end - max(begin, began)) for begin, end in busy)
     trained = [each for each in read_trained(run.directory / "train" / "traces") if each.step > 2 and not each.dropped]
     minutes = sum(seconds) / 60 / run.scale
+    simulated = run.scale * sum(each.generations_s for each in played(run))
     return {
         "idle": 1 - generated / (PROMPTS * SAMPLES * sum(seconds)),
         "tokens_per_minute": sum(sum(each.mask) for each in trained) / minutes,
         "train_s": statistics.fmean(step["timing_s/step"] - step["timing_s/gen"] for step in steps[2:]) / run.scale,
-        "load": os.getloadavg()[1],
+        "slower": sum(end - begin for begin, end in busy) / simulated,
     }
 
 
