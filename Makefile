@@ -250,7 +250,7 @@ test-full: lint third-party doctor-servers clients programs bfcl worlds sglang v
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
 # Another part each day of what `make test` leaves out, as far as it needs nothing else installed and 8 minutes reach.
-ELSEWHERE := tests/rollout/areal tests/rollout/verl/test_async_survives.py tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
+ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
 	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
 	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
 	tests/test_wheel.py

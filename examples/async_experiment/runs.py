@@ -57,7 +57,8 @@ class Run:
     def name(self) -> str:
         stale = "" if self.mode == "sync" else f"-{self.staleness}"
         correction = "" if self.corrected else "-uncorrected"
-        return f"{'speed' if self.scale else 'reward'}-{self.mode}{stale}{correction}-seed{self.seed}"
+        kind = f"speed-x{self.scale:g}" if self.scale else "reward"
+        return f"{kind}-{self.mode}{stale}{correction}-seed{self.seed}"
 
     @property
     def directory(self) -> Path:
@@ -71,7 +72,13 @@ class Run:
 
 def speed_runs(home: Path, *, scale: float, steps: int = SPEED_STEPS, **more: Any) -> list[Run]:
     arms = [("sync", 0), ("colocate", 1), ("separate", 1), ("separate", 2), ("separate", 4)]
-    sizes = {"data.train_batch_size": PROMPTS, f"{_ROLLOUT}.n": SAMPLES, **more}
+    sizes = {
+        "data.train_batch_size": PROMPTS,
+        f"{_ROLLOUT}.n": SAMPLES,
+        # Trainer and engine compute at the same time.
+        "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS": "'1'",
+        **more,
+    }
     return [
         Run(home=home, mode=mode, staleness=staleness, scale=scale, steps=steps, more=sizes) for mode, staleness in arms
     ]
@@ -140,6 +147,9 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
         file.write_text(yaml.safe_dump(slow))
         modules = "rollout.verl.trainer,async_experiment.slow_engine"
         yield f"{_ROLLOUT}.custom.mcp.environments_dir", environments.absolute()
+        # All trajectories in flight have a world and a place in the engine's batch.
+        yield f"{_ROLLOUT}.custom.mcp.max_sessions", (run.staleness + 1) * PROMPTS * SAMPLES
+        yield f"{_ROLLOUT}.max_num_seqs", (run.staleness + 1) * PROMPTS * SAMPLES
         yield "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES", f"'{modules}'"
         yield "trainer.val_before_train", False
         yield "trainer.test_freq", -1
@@ -155,11 +165,12 @@ def _speed(run: Run) -> dict[str, Any]:
     generated = sum(max(0.0, end - max(begin, began)) for begin, end in busy)
     trained = [each for each in read_trained(run.directory / "train" / "traces") if each.step > 2 and not each.dropped]
     minutes = sum(seconds) / 60 / run.scale
+    simulated = run.scale * sum(each.generations_s for each in played(run))
     return {
         "idle": 1 - generated / (PROMPTS * SAMPLES * sum(seconds)),
         "tokens_per_minute": sum(sum(each.mask) for each in trained) / minutes,
         "train_s": statistics.fmean(step["timing_s/step"] - step["timing_s/gen"] for step in steps[2:]) / run.scale,
-        "overlap": run.mode,
+        "slower": sum(end - begin for begin, end in busy) / simulated,
     }
 
 

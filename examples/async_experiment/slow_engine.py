@@ -43,15 +43,15 @@ class SlowDecoder(Decoder):
         self._given: set[anyio.Event] = set()
 
     async def decode(self, request: Request) -> Request:
-        await super().decode(request)
-        seconds = self._scale * generation_s(request.seed, len(request.token_ids))
         aborted, began = anyio.Event(), time.monotonic()
         self._given.add(aborted)
-        with anyio.move_on_after(seconds):
+        await super().decode(request)
+        seconds = self._scale * generation_s(request.seed, len(request.token_ids))
+        with anyio.move_on_after(began + seconds - time.monotonic()):  # decoding has taken some of it
             await aborted.wait()
         self._given.discard(aborted)
-        if aborted.is_set() and request.ending is not Ending.ABORTED:
-            share = min((time.monotonic() - began) / max(seconds, 1e-9), 1.0)
+        share = (time.monotonic() - began) / max(seconds, 1e-9)
+        if aborted.is_set() and share < 1:
             count = int(share * len(request.token_ids))
             request.ids = request.prompt_ids + request.token_ids[:count]
             request.logprobs, request.ending = request.logprobs[:count], Ending.ABORTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
@@ -16,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, ToolListWrap
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.utils.tensordict_utils import assign_non_tensor_stack
 
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
@@ -44,6 +46,8 @@ from rollout.verl.tool import MCPTool
 log = structlog.get_logger(__name__)
 
 
+_COPY = "mcp_copy"
+"""Column of the prompts that the manager issues: `Batch.copy`."""
 _BATCH: ContextVar[Batch] = ContextVar("mcp_rollout_batch", default=Batch())  # noqa: B039 - frozen
 
 
@@ -132,18 +136,19 @@ class MCPAgentLoop(AgentLoopBase):
         # v0 does not say which sibling this is: all siblings would have one request id, and sample the same tokens.
         is_identified = "session_id" in row
         is_deterministic = is_identified and bool(self.config.actor_rollout_ref.rollout.full_determinism)
+        seed = _BATCH.get().seed(runtime.settings.seed)
 
         async def policy_for(_: Session) -> Policy:
             if runtime.recorded:
                 return runtime.recorded.policy(trace.task, trace.origin)
             return VerlPolicy(
                 self.server_manager,
-                reproducible_id(trace, runtime.settings.seed) if is_deterministic else trace.id,
+                reproducible_id(trace, seed) if is_deterministic else trace.id,
                 trace.origin,
                 sampling_params,
                 stop_token_ids=tokens.stop_token_ids,
                 seed_key=runtime.settings.sampling_seed_key if is_identified else None,
-                seed=runtime.settings.seed,
+                seed=seed,
                 images=lambda: images.first(trace.images),
                 end_ids=self._end_ids,
                 engine_has_id=is_deterministic,
@@ -207,6 +212,7 @@ class MCPAgentLoopWorker(HoldsPrompts, _Worker):
             step=int(trajectory["step"]),
             validate=validate,
             attempt=ATTEMPT.get(),
+            copy=prompt.pop(_COPY, 0),
             group=group,
             compute_score=self._compute_score,
         )
@@ -252,6 +258,8 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
         self.shards = held_director(self.config)
         self.attempt = 0
         """Of the prompts that are issued next."""
+        self._copies: Counter[tuple[bool, str]] = Counter()  # rows that were issued in this step
+        self._step = -1
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
@@ -282,4 +290,12 @@ class MCPAgentLoopManager(AgentLoopManagerTQ):
             worker.engine_held.remote(is_held)
 
     def generate_sequences(self, prompts: TensorDict) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if (step := int(prompts["global_steps"])) != self._step:
+            self._step, self._copies = step, Counter()
+        copies: list[int] = []
+        for row in prompts["index"]:
+            key = "validate" in prompts, str(row)
+            copies.append(self._copies[key])
+            self._copies[key] += 1
+        assign_non_tensor_stack(prompts, _COPY, copies)
         self.workers.issue(prompts, self.attempt)

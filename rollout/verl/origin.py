@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from rollout.environment.task import Origin
+from rollout.environment.task import Origin, sampling_seed
 from rollout.loop.group import Group
 from rollout.verl.reward_loop import ComputeScore
 
@@ -19,10 +19,18 @@ class Batch:
     validate: bool = False
     attempt: int = 0
     """How often the row's prompt was issued before: once for each worker process that died with it."""
+    copy: int = 0
+    """How many prompts of the same row were issued in this step before."""
     group: Group | None = None
     """The siblings of the row; None where this worker does not play them together."""
     compute_score: ComputeScore | None = None
     """verl's computation of a score, in its reward loop; None if the worker is not ours."""
+
+    def seed(self, base: int) -> int:
+        """The run's seed, or one of its own where the row is played again in this step: it draws other numbers."""
+        if not (self.copy or self.attempt):
+            return base
+        return sampling_seed(Origin(row=self.copy, sample=self.attempt), 0, base=base)
 
 
 def origin_of(row: dict[str, Any], batch: Batch) -> Origin:

@@ -26,7 +26,10 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-PRELOAD = "verl.trainer.main_ppo,verl.trainer.ppo.v1,verl.workers.engine_workers,rollout.verl_cpu.replica"
+PRELOAD = (
+    "rollout.verl_cpu.actor_class_ids,"  # before any module that defines an actor
+    "verl.trainer.main_ppo,verl.trainer.ppo.v1,verl.workers.engine_workers,rollout.verl_cpu.replica"
+)
 
 _REQUEST_TIMEOUT_S = 10.0
 """For the rest of a request after its first byte; the client sends it in one go."""
@@ -189,7 +192,8 @@ def _run_worker(request: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["argv"]
-    _draw_apart()
+    if "numpy" in sys.modules:  # after a fork, Python seeds its own generator only
+        sys.modules["numpy"].random.seed()
     status = 1
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -201,20 +205,6 @@ def _run_worker(request: dict[str, Any]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _draw_apart() -> None:
-    """Let this worker draw other random numbers than its siblings. After a fork, Python reseeds its own generator only.
-
-    Ray draws ids from a generator that cannot be seeded, and modules that define actors draw from it when they are
-    imported. Two workers that start at a time would then put objects of one id into the shared store, where Ray aborts
-    the second ("Seal() called on an object without a reference to it"). A random number of ids is skipped instead.
-    """
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
-    if "ray" in sys.modules:
-        for _ in range(int.from_bytes(os.urandom(2))):
-            sys.modules["ray"].ObjectID.from_random()
 
 
 def _report_status(worker: int, connection: socket.socket) -> None:

@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM
 
 TOLERANCE = 1e-5
 _MOST_TURNS = 20
+_SEEDS = 2**31 - 1
+"""Seeds of a trajectory's turns follow each other, modulo this."""
 _SAMPLED = ("thinking", "completion")
 
 
@@ -55,12 +57,11 @@ def turns_of(run: AsyncRun) -> list[dict[str, Any]]:
 
 def problems(run: AsyncRun) -> list[str]:
     """Everything in which traces or trained samples differ from what the engine did."""
-    run = replace(run, traces=_latest(run.traces))
-    return [*_of_traces(run), *_of_training(run), *_of_weights(run)]
+    return [*_of_traces(run), *_of_training(replace(run, traces=_latest(run.traces))), *_of_weights(run)]
 
 
 def _latest(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without attempts that were followed by another, which has the same seeds in the same step."""
+    """Without attempts that were followed by another, which alone may be trained on."""
     last = {
         _key(trace): trace["origin"]["attempt"] for trace in sorted(traces, key=lambda each: each["origin"]["attempt"])
     }
@@ -104,9 +105,12 @@ def _of_traces(run: AsyncRun) -> Iterator[str]:
                 yield f"{where}: other ids than the engine's"
             if logprobs != [value for each in requests for value in each["log_probs"]][: len(logprobs)]:
                 yield f"{where}: other log-probabilities than the engine's"
-    # What is left was under way when the job ended: of trajectories without a trace.
+    # What is left was under way when the job, or a worker, ended: of trajectories without a trace.
     of_traces = {
-        _seed(trace["origin"], turn): trace["id"] for trace in traces for turn in range(_shared(trace), _MOST_TURNS)
+        (turns[0]["seeds"][0] + later) % _SEEDS: trace
+        for trace, turns in own.items()
+        if turns
+        for later in range(_MOST_TURNS)
     }
     for seed in by_seed.keys() & of_traces.keys():
         yield f"trace {of_traces[seed]} lacks a turn that the engine has sampled, with seed {seed}"
@@ -122,22 +126,12 @@ def _requests(by_seed: dict[int, list[dict[str, Any]]], seed: int) -> list[dict[
     found = by_seed.pop(seed, [])
     while (resumed := _resumed(seed, len(found))) in by_seed:
         found += by_seed.pop(resumed)
-    # An attempt whose worker died began with the same prompt.
-    begins = [index for index, each in enumerate(found) if len(each["prompt_ids"]) == len(found[0]["prompt_ids"])]
-    return found[begins[-1] :] if begins else []
+    return found
 
 
 def _resumed(seed: int, attempt: int) -> int:
     digest = hashlib.blake2b(f"{seed}/{attempt}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % (2**31 - 1)
-
-
-def _seed(origin: dict[str, Any], turn: int) -> int:
-    """The seed of a turn, in a run of seed 0."""
-    seed = 0
-    for number in (origin["row"], origin["sample"], origin["step"], turn):
-        seed = (seed * 1_000_003 + number + 1) % (2**31 - 1)
-    return seed
+    return int.from_bytes(digest, "big") % _SEEDS
 
 
 def _sampled(trace: dict[str, Any], turn: int) -> tuple[list[int], list[float]]:

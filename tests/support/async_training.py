@@ -28,13 +28,10 @@ _PLUGINS = ROOT / "tests" / "support"
 def prepare(
     home: Path, *, rows: int, samples: int, environment: Mapping[str, Any] = JUDGED, conversation: Any = SHOUT_PLUM
 ) -> dict[str, Any]:
-    """Overrides of an asynchronous run with so many rows in a batch, of four times as many.
-
-    A row that is issued twice in a step is sampled with the same seeds, so no epoch may end within one.
-    """
+    """Overrides of an asynchronous run whose training file is one batch, so that a step issues a row more than once."""
     overrides = prepare_training(home, dict(environment), conversation, samples=samples)
     (first, *_) = pq.read_table(home / "rows.parquet").to_pylist()
-    table = [{**first, "extra_info": {**first["extra_info"], "index": index}} for index in range(4 * rows)]
+    table = [{**first, "extra_info": {**first["extra_info"], "index": index}} for index in range(rows)]
     pq.write_table(pa.Table.from_pylist(table), home / "rows.parquet")
     return overrides | {
         "recipe": "async",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,24 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
     assert {request for request, _ in runs[0]}.isdisjoint(request for request, _ in runs[2])
     recorded = [(turn.request_ids, turn.seeds) for trace in traces(config) for turn in trace.turns]
     assert recorded == [([request], [seed]) for asked in runs for request, seed in asked]
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_a_row_that_is_played_again_in_its_step_has_request_ids_and_seeds_of_its_own(
+    config: DictConfig, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollout.verl import agent_loop
+    from rollout.verl.origin import Batch
+
+    config.actor_rollout_ref.rollout.full_determinism = True
+    asked: list[tuple[str, object]] = []
+    for batch in (Batch(), Batch(copy=1), Batch(attempt=1), Batch(copy=1, attempt=1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(agent_loop, "_BATCH", ContextVar("batch", default=batch))
+            await run(config, model, [SHOUT, "PLUM"], asked=asked, session_id=0)
+    requests, seeds = zip(*asked, strict=True)
+    # Two turns each, of one request id.
+    assert len(seeds) == len(set(seeds)) == 8 and len(set(requests)) == 4
 
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from rollout.verl_cpu.prefork import PRELOAD
+
 TIMEOUT_S = 20
 # Not imported by the interpreter itself, so its presence shows that the server had imported it.
 PRELOADED = "wave"
@@ -80,18 +82,24 @@ def test_workers_that_start_together_share_one_server(script: Path) -> None:
 
 
 def test_workers_draw_ids_of_their_own_and_have_a_process_group_of_their_own(script: Path) -> None:
-    # As the import of a module with actors does.
-    (script.parent / "draws.py").write_text("import ray; ray.ObjectID.from_random()")
-    script.write_text("import os, ray; print(ray.ObjectID.from_random().hex(), os.getpgid(0) == os.getpid())")
+    (script.parent / "defines.py").write_text("import ray\n\n\n@ray.remote\nclass Actor: ...\n")
+    # Ray has a generator for each thread.
+    script.write_text("""
+import os, ray, threading
+drawn = [ray.ObjectID.from_random().hex()]
+thread = threading.Thread(target=lambda: drawn.append(ray.ObjectID.from_random().hex()))
+thread.start()
+thread.join()
+print(os.getpgid(0) == os.getpid(), *drawn)
+""")
     environment = os.environ | {"PYTHONPATH": f"{script.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    workers = command(script, preload=f"{PRELOAD.partition(',')[0]},defines")
     done = [
-        subprocess.run(
-            command(script, preload="draws"), env=environment, capture_output=True, text=True, timeout=60, check=True
-        )
+        subprocess.run(workers, env=environment, capture_output=True, text=True, timeout=60, check=True)
         for _ in range(3)
     ]
-    drawn, leads = zip(*(worker.stdout.split() for worker in done), strict=True)
-    assert len(set(drawn)) == 3 and set(leads) == {"True"}
+    leads, *drawn = zip(*(worker.stdout.split() for worker in done), strict=True)
+    assert [len(set(ids)) for ids in drawn] == [3, 3] and set(leads) == {"True"}
 
 
 def test_an_exception_and_a_signal_become_an_exit_status(script: Path) -> None:
