@@ -1,4 +1,4 @@
-"""The desk's questions over a server by others, `mcp-server-sqlite`: the model writes the query. Needs `make third-party`.
+"""The desk's questions over `mcp-server-sqlite`, by others: the model writes the query. After `make third-party`:
 
     python -m benchmarks.table_desk outputs/table
 
