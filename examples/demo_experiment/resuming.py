@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +44,8 @@ def overrides(directory: Path, *, every: int) -> dict[str, object]:
         "trainer.resume_mode": "auto",
         "trainer.default_local_dir": directory,
         "trainer.total_epochs": 1000,
-        f"{VARIABLES_KEY}.OMP_NUM_THREADS": "'2'",
+        # Runs side by side take fewer.
+        f"{VARIABLES_KEY}.OMP_NUM_THREADS": f"'{os.environ.get('OMP_NUM_THREADS', 2)}'",
         f"+{VARIABLES_KEY}.VERL_FILE_LOGGER_PATH": directory / f"metrics-{starts:03d}.jsonl",
         "hydra.run.dir": directory / "hydra",
     }

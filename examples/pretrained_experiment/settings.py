@@ -10,9 +10,9 @@ from typing import Literal
 class Setting:
     warm_up: Literal["half", "blind", "form"] = "half"
     """The expert that the warm-up imitates: right half the time, a third of the time, or in another domain only."""
-    warm_up_steps: int = 12
+    warm_up_steps: int = 24
     warm_up_rate: float = 3e-4
-    learning_rate: float = 2e-5
+    learning_rate: float = 3e-5
     """Of GRPO, constant."""
     adam_eps: float = 1e-8
     kl: float = 0.02
@@ -28,8 +28,10 @@ class Setting:
 SETTINGS = {
     "half": Setting(),
     "half-slow": Setting(learning_rate=8e-6),
-    "half-fast": Setting(learning_rate=5e-5),
-    "half-wide": Setting(learning_rate=1e-4, adam_eps=1e-5),
+    "half-wide": Setting(learning_rate=8e-5, adam_eps=1e-5),
+    "half-few": Setting(rows=9, samples=6),
+    "half-short": Setting(warm_up_steps=12),
+    "half-long": Setting(warm_up_steps=48),
     "blind": Setting(warm_up="blind"),
     "form": Setting(warm_up="form"),
 }

@@ -21,7 +21,7 @@ from demo_experiment.variation import Piece
 from demo_experiment.warm_up import Conversation, WarmUp, read_rows, rendered, tokenize, train_on
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-THREADS = min(2, os.cpu_count() or 1)
+THREADS = int(os.environ.get("OMP_NUM_THREADS", min(2, os.cpu_count() or 1)))
 BATCH = 12
 _USER = "<|im_start|>user\n"
 
