@@ -82,6 +82,15 @@ def test_trajectories_under_faults_are_reconciled(tmp_path: Path, monkeypatch: p
     assert sum(found.faults.values()) > 10 and found.untouched > 5, dataclasses.asdict(found)
 
 
+def test_impossible_ids_of_an_engine_end_their_own_trajectory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm = Storm(seed=SEED, rows=4, lanes=("http",), kinds=(), inside=(Inside.IDS,), inside_share=0.5)
+    found = stormed(storm, tmp_path, monkeypatch, None)
+    assert not found.discrepancies, "\n".join(found.discrepancies)
+    assert found.withdrawn == sum(found.faults.values()) > 0, dataclasses.asdict(found)
+
+
 @pytest.mark.full
 def test_processes_are_killed_and_all_is_reconciled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storm = Storm(seed=SEED, rows=4, kills=6)

@@ -286,6 +286,7 @@ def _left(played: Played) -> Iterator[str]:
 def _ends(played: Played) -> Iterator[str]:
     """A run ends by itself with 0 or 1, with 2 where its traces cannot be written, or is killed."""
     short = [line["at"] for line in played.inside if line.get("kind") in _SHORT]
+    short += [line["at"] for line in played.log if line["what"] == "died"]  # a run cannot begin then
     killed = [line["at"] for line in played.driver if line["what"] == "killed"]
     began = 0.0
     for line in played.driver:

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from gateway.errors import GatewayError
 from rollout.environment.sections import ThinkingLoss
 from rollout.environment.task import Task
-from rollout.errors import AgentError
+from rollout.errors import AgentError, EngineError
 from rollout.loop.calls import call_tools
 from rollout.loop.clock import Clock
 from rollout.loop.context import Context, with_line
@@ -521,7 +521,10 @@ async def sample(
             )
         generate_s = context.clock.time() - began
         # Shielded, so that what was sampled is recorded where the time ran out during the generation.
-        parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
+        try:
+            parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
+        except (IndexError, OverflowError, ValueError) as error:
+            raise EngineError(f"the engine gave ids that are none of its tokenizer's: {error}") from error
         edit = tokens.completion(trace.context, completion.ids)
         turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.began_at, turn.generate_s = began_at, generate_s
