@@ -21,4 +21,4 @@ class _OwnActorClassID(ActorClassID):
         return ActorClassID(os.urandom(ActorClassID.size()))
 
 
-ray.actor.ActorClassID = _OwnActorClassID
+ray.actor.ActorClassID = _OwnActorClassID  # pyright: ignore[reportPrivateImportUsage]

@@ -17,7 +17,7 @@ import waiting_server
 from async_check import AsyncRun, problems, read_run
 from async_training import SEPARATE
 from echo_training import ENDING_AGENT, JUDGED
-from verl_run import logged
+from verl_run import ROOT, logged
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
 
@@ -39,7 +39,7 @@ class Job:
 def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Job]:
     """A job, and one that goes on from its checkpoint of step 2 in a directory of its own."""
     homes = [tmp_path_factory.mktemp(f"{request.param}_{name}") for name in ("first", "resumed")]
-    server = Path(waiting_server.__file__)
+    server = ROOT / "tests" / "support" / "waiting_server.py"
     # Apart from what training writes, where verl's logger makes a directory of the name `mcp_rollout`.
     code = tmp_path_factory.mktemp("code")
     (code / "ending_agent.py").write_text(ENDING_AGENT)
