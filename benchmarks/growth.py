@@ -1,9 +1,11 @@
-"""What a lease costs where others wait, and what the end of a process costs where others run.
+"""What a lease costs where others wait, the end of a process where others run, and a turn where contexts are compacted.
 
-    python -m benchmarks.growth [--waiting 500 16384] [--processes 100 1000]
+    python -m benchmarks.growth [--waiting 500 16384] [--processes 100 1000] [--turns 15 400]
 
 CPU time, of this process per lease: so many are asked for at once, of which 64 are granted at a time. And of the
-sweeper per forked process: so many are held, and then end one after the other. Prints a line for each.
+sweeper per forked process: so many are held, and then end one after the other. And of this process per turn, without
+the engine: trajectories of so many turns, the last ones under `compact` with a summary after each 20 turns, with a
+tokenizer of transformers and results of 400 characters. Prints a line for each.
 """
 
 import argparse
@@ -12,18 +14,32 @@ import logging
 import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import structlog
+from mcp.server.mcpserver import MCPServer
 
 from benchmarks.wait_server import MODULE
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from rollout.bench.costs import cpu_s, descendants
+from rollout.environment.config import Environment
+from rollout.environment.task import Origin, Task
+from rollout.formats import hermes
+from rollout.loop.limits import Limits
+from rollout.loop.trajectory import roll_out
 from rollout.process import tune_collector
+from rollout.trace.record import Trace
+from rollout.trace.store import TraceStore
+from rollout.types import Call, Completion, ModelTokens
 
+ASKED = "Sum up now"
+COMPACT: dict[str, Any] = {"keep_turns": 2, "summary_tokens": 512, "instruction": ASKED}
 PROGRAM = Path(__file__).parents[1] / "tests" / "gateway" / "forking_server.py"
 
 
@@ -65,6 +81,74 @@ async def ending(processes: int) -> None:
         said("forked processes that end", processes, 1e3 * (cpu_s(sweeper) - spent) / processes)
 
 
+def pages() -> MCPServer:
+    """A server whose tool returns 400 characters."""
+    server = MCPServer("pages", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    async def read(page: int) -> str:
+        """A page."""
+        return f"Page {page}. " + "It has words on it. " * 19
+
+    return server
+
+
+class Reading:
+    """A policy whose completions are there before they are asked for; it reads pages, and sums up where it is asked."""
+
+    def __init__(self, tokens: ModelTokens, turns: int) -> None:
+        self._tokens, self._read, self.spent = tokens, 0, 0.0
+        self._calls = [
+            tokens.encode_completion(hermes.write(calls=[Call(name="read", arguments={"page": number})]))
+            for number in range(turns)
+        ]
+        self._summary = tokens.encode_completion("Nothing on the pages was worth a word. " * 8)
+
+    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+        began = time.process_time()
+        is_asked = ASKED in self._tokens.decode(ids[-40:])
+        sampled = self._summary if is_asked else self._calls[self._read]
+        self._read += not is_asked
+        self.spent += time.process_time() - began
+        return Completion(ids=list(sampled), logprobs=[0.0] * len(sampled))
+
+
+async def turning(turns: int, strategy: dict[str, Any], tokens: ModelTokens, *, plays: int) -> None:
+    """Prints the processor time of a turn; the first trajectory, which imports and compiles, does not count."""
+    servers = {"pages": {"factory": "benchmarks.growth:pages", "trusted": True}}
+    environment = Environment.model_validate({"name": "pages", "servers": servers, "strategy": strategy})
+    limits = Limits(response_tokens=1 << 20, assistant_turns=turns)
+    spent, taken, summaries = 0.0, 0, 0
+    with TemporaryDirectory() as home:
+        store = TraceStore(home)
+        async with Gateway(environment) as gateway:
+            tune_collector()
+            for number in range(plays + 1):
+                policy = Reading(tokens, turns)
+
+                async def policy_for(_: object, policy: Reading = policy) -> Reading:
+                    return policy
+
+                task = Task(environment="pages", task="t", seed=1, prompt=({"role": "user", "content": "Read."},))
+                trace, began = Trace.begin(f"t{number}", task, Origin(row=number)), time.process_time()
+                await roll_out(
+                    trace,
+                    environment=environment,
+                    gateway=gateway,
+                    policy_for=policy_for,
+                    tokens=tokens,
+                    limits=limits,
+                    store=store,
+                )
+                if trace.turns_taken != turns or trace.failure is not None:
+                    raise RuntimeError(f"{trace.turns_taken} turns: {trace.stop_reason} {trace.failure}")
+                if number:
+                    spent += time.process_time() - began - policy.spent
+                    taken, summaries = taken + turns, trace.summaries
+        store.close()
+    said(f"turns ({strategy['use']}, {summaries} summaries)", turns, 1e3 * spent / taken)
+
+
 def said(what: str, number: int, ms: float) -> None:
     print(json.dumps({"what": what, "number": number, "cpu_ms_each": round(ms, 3)}), flush=True)
 
@@ -73,6 +157,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--waiting", type=int, nargs="*", default=[500, 16_384])
     parser.add_argument("--processes", type=int, nargs="*", default=[100, 1000])
+    parser.add_argument("--turns", type=int, nargs="*", default=[15, 400])
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -80,3 +165,13 @@ if __name__ == "__main__":
         anyio.run(waiting, count)
     for count in given.processes:
         anyio.run(ending, count)
+    if given.turns:
+        from rollout.tokens.verl_builder import load_tokens
+        from rollout.verl_cpu.tiny_model import make_tiny_model
+
+        with TemporaryDirectory() as model:
+            tokens = load_tokens(str(make_tiny_model(Path(model), hidden=64, layers=1)))
+        for number, count in enumerate(given.turns):
+            at_tokens = 6800 if number else 1 << 19
+            strategy = {"use": "compact", "compact": COMPACT | {"at_tokens": at_tokens}}
+            anyio.run(partial(turning, count, strategy, tokens, plays=max(3, 2000 // count)))

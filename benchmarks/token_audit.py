@@ -51,10 +51,13 @@ from rollout.types import Completion, Policy
 
 SAMPLES, STEPS = 8, 2
 RESPONSE_TOKENS, TURN_TOKENS = 1024, 48
+COMPACT = {"at_tokens": 600, "keep_turns": 1, "summary_tokens": 48}
 CASES: dict[str, dict[str, Any]] = {
     "chain": {},
     "tree": {"strategy": {"use": "tree", "tree": {"roots": 2}}},
     "single_turn": {"strategy": {"use": "single_turn", "single_turn": {"history_tokens": 512}}},
+    "compact": {"strategy": {"use": "compact", "compact": COMPACT}},
+    "compact masked": {"strategy": {"use": "compact", "compact": COMPACT | {"summary_loss": "mask"}}},
     "drop_previous": {"thinking": {"context": "drop_previous"}},
     "thinking budget": {"thinking": {"tokens_per_turn": 12}},
     "thinking masked": {"thinking": {"loss": "mask", "reward": "strip"}},
@@ -267,7 +270,10 @@ def compare(
     """
     left = {id(each): each for each in generations}
     taken: dict[str, list[dict[str, Any]]] = {}
-    for record in sorted(records, key=lambda record: record["strategy"]["shared_turns"]):
+    for record in sorted(
+        ({**each, "masks_summaries": found.case.endswith("compact masked")} for each in records),
+        key=lambda record: record["strategy"]["shared_turns"],
+    ):
         for sample in samples_of(record):
             # A leaf's first turns are its parent's generations, and the engine has made no others.
             inherited = taken.get(record["origin"]["parent"], [])[: record["strategy"]["shared_turns"]]
@@ -279,7 +285,8 @@ def compare(
             taken.setdefault(record["id"], []).extend(used)
             for each in used:
                 left.pop(id(each), None)
-            _count(found, sample, ids, _less_thoughts(sample, mask, thoughts), logprobs)
+            mask = _less_thoughts(sample, _less_summary(record, sample, mask), thoughts)
+            _count(found, sample, ids, mask, logprobs)
     found.left += len(left)
 
 
@@ -299,6 +306,16 @@ def _count(found: Found, sample: dict[str, Any], ids: list[int], mask: list[int]
     # What follows the last generation is context: a last result, or a user's last words.
     found.masks += sum(one != other for one, other in zip(sample["loss_mask"], mask + [0] * more, strict=True))
     found.logprobs += sum(one != other for one, other in zip(sample["logprobs"], logprobs, strict=False))
+
+
+def _less_summary(record: dict[str, Any], sample: dict[str, Any], mask: list[int]) -> list[int]:
+    """Without the summary, where it is out of the loss."""
+    left = list(mask)
+    for span in sample["spans"] if record["masks_summaries"] else ():
+        marks = record["turns"][span["turn"]]["marks"]
+        if span["kind"] != "context" and any(mark["kind"] == "compacted" for mark in marks):
+            left[span["start"] : span["end"]] = [0] * (span["end"] - span["start"])
+    return left
 
 
 def _less_thoughts(

@@ -173,3 +173,33 @@ def test_a_wrong_option_is_refused_before_anything_is_prepared(
     )
     assert done.returncode == status and problem in done.stderr and "Traceback" not in done.stderr
     assert not out.exists()
+
+
+def test_parts_of_long_days_copy_the_key_that_their_context_has(tmp_path: Path, tokenizer: Any) -> None:
+    from strategies_experiment.long_days import INSTRUCTION, LongDays
+
+    run = ["run", "depot_long", "--engine", "expert", "--split", "train", "-n", "12", "--out", tmp_path / "expert"]
+    subprocess.run([CLI, *run], check=True, stdout=subprocess.DEVNULL)
+    export = ["trace", "export", tmp_path / "expert", "--sft", "-o", tmp_path / "sft.jsonl"]
+    subprocess.run([CLI, *export], check=True, stdout=subprocess.DEVNULL)
+    long = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    days = LongDays(tokenizer, long, seed=0, parcels=None, words="known")
+    texts = [tokenizer.decode(day.ids) for _ in range(10) for day in days.conversations(len(long))]
+    closed = [text for text in texts if '"key": "' in text]
+    summed = [text for text in texts if INSTRUCTION in text]
+    assert len(closed) > 5 and len(summed) > 25
+    for text in closed:
+        before, _, key = text.rpartition('"key": "')
+        known = re.findall(r"The key of the book is (\w+)\.", before) or re.findall(
+            r"parcel (?:is|was) (\w+)\.", before
+        )
+        assert key[:3] == known[-1], text
+    held = 0
+    for text in summed:
+        before, _, after = text.rpartition(INSTRUCTION)
+        known = re.findall(r"The key of the book is (\w+)\.", before)
+        said = re.findall(r"The key of the book is (\w+)\.", after)
+        assert said in ([], known[:1]), text
+        held += bool(said)
+    assert 0.1 < held / len(summed) < 0.9
+    assert max(len(day.ids) for day in days.conversations(len(long))) < 900

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,21 +59,36 @@ _MARKER = re.compile(r"<\|\w+\|>|</?(?:tool_call|tool_response|think)>")
 _DONE = "prepared.json"
 
 
-def prepare(home: Path, *, seed: int = 0) -> None:
-    """Write everything to `home`, unless an earlier call has completed it."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a warm-up begins with."""
+
+    expert: str = "depot_any"
+    """The environment whose expert is imitated."""
+    tasks: str = "depot"
+    """The environment that is trained in."""
+    days: Callable[..., Days] = Days
+
+
+def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.0) -> None:
+    """Write everything to `home`, unless an earlier call has completed it.
+
+    Args:
+        scale: of the warm-up's steps; below 1 the model is good for nothing but a try.
+    """
     if (home / _DONE).is_file():
         return
     home.mkdir(parents=True, exist_ok=True)
-    command("run", "depot_any", "--engine", "expert", "--split", "train", "--out", home / "expert", "--resume")
+    command("run", plan.expert, "--engine", "expert", "--split", "train", "--out", home / "expert", "--resume")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
-    command("data", "depot", "--split", "train", "-o", home / "train.parquet")
-    command("data", "depot", "--split", "test", "-n", str(HELD_OUT), "-o", home / "test.parquet")
-    command("tool-config", "depot", "-o", home / "tool_config.yaml")
-    loss = _warm_up(home, seed)
+    command("data", plan.tasks, "--split", "train", "-o", home / "train.parquet")
+    command("data", plan.tasks, "--split", "test", "-n", str(HELD_OUT), "-o", home / "test.parquet")
+    command("tool-config", plan.tasks, "-o", home / "tool_config.yaml")
+    loss = _warm_up(home, seed, plan, scale)
     (home / _DONE).write_text(json.dumps({"seed": seed, "loss": loss}))
 
 
-def _warm_up(home: Path, seed: int) -> float:
+def _warm_up(home: Path, seed: int, plan: Plan, scale: float) -> float:
     rows = read_rows(home / "sft.jsonl")
     # A first tokenizer, of any vocabulary, has the chat template that renders what the second one's is learnt from.
     template = AutoTokenizer.from_pretrained(make_tiny_model(home / "model", hidden=64, layers=1))
@@ -89,13 +105,14 @@ def _warm_up(home: Path, seed: int) -> float:
     loss = float("nan")
     for stage in STAGES:
         options = WarmUp(
-            steps=stage.steps,
+            steps=max(1, int(stage.steps * scale)),
+            rounds=3 if scale == 1 else 1,
             batch_size=stage.batch_size,
             learning_rate=stage.learning_rate,
             good_loss=stage.good_loss,
             seed=seed,
         )
-        days = partial(Days, tokenizer, rows, parcels=stage.parcels, words=stage.words)
+        days = partial(plan.days, tokenizer, rows, parcels=stage.parcels, words=stage.words)
         with bar(f"warm-up, {stage.name}", stage.steps) as (progress, task):
 
             def show(step: int, loss: float, name: str = stage.name) -> None:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from strategies_experiment.long_days import KEY
 from strategies_experiment.runs import EVERY, Run
 
 from rollout.trace.store import read_traces
@@ -78,6 +79,21 @@ def curve(run: Run) -> Curve | None:
         steps=steps[-1],
         minutes=sum(metrics.get("timing_s/step", 0.0) for metrics in logged.values()) / 60,
     )
+
+
+def holds_key(run: Run) -> dict[int, list[int]]:
+    """By step of an evaluation: how many summaries of contexts after the key was said hold it, and their number."""
+    found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for trace in read_traces(run.directory / "traces"):
+        key = KEY.search("\n".join(turn.user.message for turn in trace.turns if turn.user))
+        if not trace.origin.validate_ or key is None:
+            continue
+        said = next(at for at, turn in enumerate(trace.turns) if turn.user and key.group() in turn.user.message)
+        for turn in trace.turns[said + 1 :]:
+            if turn.is_summary:
+                found[trace.origin.step][0] += key.group(1) in turn.content
+                found[trace.origin.step][1] += 1
+    return dict(sorted(found.items()))
 
 
 def plot(curves: Sequence[Curve], path: Path) -> None:

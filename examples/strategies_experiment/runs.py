@@ -13,6 +13,7 @@ from demo_experiment import resuming
 from demo_experiment.display import console
 from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from demo_experiment.processes import verl_training
+from strategies_experiment.long_days import INSTRUCTION, KEEP_TURNS
 
 STRATEGIES = ("chain", "tree", "single_turn")
 SEEDS = (0, 1, 2)
@@ -25,11 +26,50 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
     "step_grpo": ("algorithm.adv_estimator=step_grpo",),
 }
 """Further runs, one seed each, by what they change about a chain with GRPO and the reward at the end."""
+AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
+"""Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""
+_COMPACT = (
+    f"{_MCP}.strategy.use=compact",
+    f"{_MCP}.strategy.compact.at_tokens={AT_TOKENS}",
+    f"{_MCP}.strategy.compact.keep_turns={KEEP_TURNS}",
+    f"{_MCP}.strategy.compact.summary_tokens=32",
+    f"{_MCP}.strategy.compact.instruction='{INSTRUCTION}'",
+    # With room for the request, a summary, and a turn that begins below `at_tokens`.
+    f"data.max_response_length={AT_TOKENS + 160}",
+)
+LONG_RUNS: dict[str, tuple[str, ...]] = {
+    "compact": _COMPACT,
+    "compact_masked": (*_COMPACT, f"{_MCP}.strategy.compact.summary_loss=mask"),
+    "cut": (*_COMPACT, f"{_MCP}.strategy.compact.summary_tokens=0"),
+    "long_single_turn": (f"{_MCP}.strategy.single_turn.history_tokens={PART_TOKENS - TURN_TOKENS}",),
+    "long_drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
+}
+"""Runs on the long days, by what they change."""
 EVERY = 5
 """Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""
 LEAVES, ROOTS = 8, 2
 TIMEOUT_S = 7200.0
 """Longest duration of one start of verl; a run goes on where it was cut."""
+
+
+def long_runs(home: Path, seed: int, budget: int) -> list[Run]:
+    """The runs of one seed on the long days: it varies initialisation, warm-up, order of rows and sampling."""
+    of_all = (f"data.max_response_length={PART_TOKENS}", "data.max_prompt_length=1024")
+    runs = [
+        Run(
+            home=home / f"long-{seed}",
+            strategy="single_turn" if label == "long_single_turn" else "chain",
+            seed=seed,
+            budget=budget,
+            label=label,
+            options=(*of_all, *options),
+            learning_rate=rate,
+        )
+        for rate in (2e-3, 0.0)
+        for label, options in LONG_RUNS.items()
+        if rate or label == "compact"
+    ]
+    return runs
 
 
 @dataclass(frozen=True, kw_only=True)

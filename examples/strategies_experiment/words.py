@@ -46,6 +46,8 @@ class _Parcel:
 
     def exchanged(self, found: re.Match[str]) -> str:
         before: str = found["before"]
+        if not self.condition and before != ": ":  # the text begins after the parcel's inspection
+            return found[0]
         if found["condition"]:
             if before == ": ":  # an inspection's result, which the thought then copies
                 self.condition, self.thought = self._condition(found["condition"]), None

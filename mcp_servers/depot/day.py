@@ -7,14 +7,11 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from mcp_servers.depot.parcels import FITTING, HABITS, PARCELS, TREATMENTS, Parcel, Problem, Treatment
+from mcp_servers.depot.parcels import FITTING, HABITS, TREATMENTS, Parcel, Problem, Treatment
 from mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
 
 PATIENCE = 3
 """Messages without a treated parcel that the storekeeper answers; then the day is over."""
-TREATED_SHARE = 0.9
-"""Share of the score for the parcels; the rest is for the closed book."""
-OF_PARCEL = TREATED_SHARE / PARCELS
 
 
 @dataclass(kw_only=True, slots=True)
@@ -22,11 +19,13 @@ class State:
     """What changes in the course of a day."""
 
     current: int = 0
-    """Index of the parcel that is on the table; `PARCELS` after the last one."""
-    treatments: list[list[Treatment]] = field(default_factory=lambda: [[] for _ in range(PARCELS)])
+    """Index of the parcel that is on the table; their number after the last one."""
+    treatments: list[list[Treatment]] = field(default_factory=list[list[Treatment]])
     idle: int = 0
     """Messages without a treated parcel so far."""
     is_closed: bool = False
+    has_key: bool = False
+    """Whether the book was closed with its key, where it has one."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,10 +35,14 @@ class Day:
     problem: Problem
     state: State = field(default_factory=State)
 
+    def __post_init__(self) -> None:
+        self.state.treatments = self.state.treatments or [[] for _ in self.problem.parcels]
+
     @property
     def parcel(self) -> Parcel | None:
         """The parcel on the table."""
-        return self.problem.parcels[self.state.current] if self.state.current < PARCELS else None
+        left = self.problem.parcels[self.state.current :]
+        return left[0] if left else None
 
     def saved(self) -> dict[str, Any]:
         """The day as JSON."""
@@ -56,16 +59,20 @@ class Day:
         self.on_table(code)
         before = self._counts(self.state.current)
         self.state.treatments[self.state.current].append(treatment)
-        return OF_PARCEL * (self._counts(self.state.current) - before)
+        earned = self._counts(self.state.current) - before
+        return self.problem.treated_share / len(self.problem.parcels) * earned
 
-    def close(self) -> float:
-        """Close the book, at the end of the day. Raises `ToolError` while parcels are left, or where it is closed."""
+    def close(self, key: str = "") -> float:
+        """Close the book, at the end of the day; with another key than its own it earns nothing.
+
+        Raises `ToolError` while parcels are left, or where it is closed.
+        """
         if self.parcel is not None:
             raise ToolError("there are parcels left")
         if self.state.is_closed:
             raise ToolError("the book is closed already")
-        self.state.is_closed = True
-        return 1 - TREATED_SHARE
+        self.state.is_closed, self.state.has_key = True, key == self.problem.key
+        return (1 - self.problem.treated_share) * self.state.has_key
 
     def reply(self) -> Reply:
         """The storekeeper's answer to a message, by what has been done; the message's words do not matter."""
@@ -82,13 +89,16 @@ class Day:
 
     def _next(self) -> str:
         if self.parcel is None:
-            return "That was the last one. Please close the book."
-        return f"Thank you. The next parcel is {self.parcel.code}."
+            return f"That was the last one. Please close the book{' with its key' if self.problem.key else ''}."
+        first = self.problem.key and self.state.current == 1
+        said = f"The key of the book is {self.problem.key}. " if first else ""
+        return f"Thank you. {said}The next parcel is {self.parcel.code}."
 
     def score(self) -> Score:
-        """0.9 times the share of parcels whose only treatment counts, and 0.1 for the closed book."""
-        treated, closed = sum(map(self._counts, range(PARCELS))) / PARCELS, float(self.state.is_closed)
-        total = TREATED_SHARE * treated + (1 - TREATED_SHARE) * closed
+        """The share of parcels whose only treatment counts, and the closed book, weighted."""
+        count, share = len(self.problem.parcels), self.problem.treated_share
+        treated, closed = sum(map(self._counts, range(count))) / count, float(self.state.has_key)
+        total = share * treated + (1 - share) * closed
         return Score(score=total, parts={"treated": treated, "closed": closed})
 
     def _counts(self, index: int) -> int:
@@ -102,7 +112,7 @@ def restored(problem: Problem, state: dict[str, Any]) -> Day:
 
 
 def expert(day: Day) -> Iterator[ExpertTurn]:
-    """Inspect, treat and report each parcel, and close the book: 14 turns.
+    """Inspect, treat and report each parcel, and close the book: 14 turns, 41 in the slice `long`.
 
     In the slice `any` the treatment is drawn by `HABITS`: a policy that imitates it learns all but to decide well.
     """
@@ -118,5 +128,5 @@ def expert(day: Day) -> Iterator[ExpertTurn]:
             thinking=f"It is {parcel.condition}, {chosen} it.", calls=[Call(name=chosen, arguments=of_parcel)]
         )
         yield ExpertTurn(content=f"{parcel.code} is done.")
-    yield ExpertTurn(calls=[Call(name="close_book", arguments={})])
+    yield ExpertTurn(calls=[Call(name="close_book", arguments={"key": problem.key} if problem.key else {})])
     yield ExpertTurn(content="The book is closed.")

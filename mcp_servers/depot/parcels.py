@@ -11,7 +11,7 @@ from mcp_servers.kit import Split, Splits
 
 Condition = Literal["damp", "torn", "loose"]
 Treatment = Literal["dry", "tape", "strap"]
-Slice = Literal["any", "fitting"]
+Slice = Literal["any", "fitting", "long"]
 
 FITTING: dict[Condition, Treatment] = {"damp": "dry", "torn": "tape", "loose": "strap"}
 CONDITIONS: tuple[Condition, ...] = ("damp", "torn", "loose")
@@ -23,14 +23,16 @@ HABITS: dict[Condition, tuple[float, float, float]] = {
 }
 """How often the expert of the slice `any` takes each of `TREATMENTS`: the fitting one a quarter of the time. It
 chooses by the condition, as a policy has to before it can learn what fits."""
-PARCELS = 4
-"""Parcels of a day."""
+PARCELS, LONG_PARCELS = 4, 13
+"""Parcels of a day, and of one of the slice `long`, which takes 41 turns."""
 
 TASKS: dict[Slice, Splits] = {
     "any": Splits("depot-any", {"train": 600, "test": 60}, {"train": 0, "test": 100_000}),
     "fitting": Splits("depot", {"train": 900, "test": 120}, {"train": 200_000, "test": 300_000}),
+    "long": Splits("depot-long", {"train": 600, "test": 60}, {"train": 400_000, "test": 500_000}),
 }
-"""In the slice `any` every treatment counts, and the expert has habits; in `fitting` only the fitting one does."""
+"""In the slice `any` every treatment counts, and the expert has habits; in `fitting` only the fitting one does. In
+`long` every treatment counts, and half of the score is for the key of the book, said once, after the first parcel."""
 
 _TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien".split()
 _LETTERS = "ABCDEFGHKLMNPRSTVW"
@@ -58,10 +60,17 @@ class Problem(kit.Problem):
 
     slice: Slice
     parcels: tuple[Parcel, ...]
+    key: str = ""
+    """What closes the book; empty where it has no key."""
+
+    @property
+    def treated_share(self) -> float:
+        """Share of the score for the parcels; the rest is for the closed book."""
+        return 0.5 if self.key else 0.9
 
     def fits(self, parcel: Parcel, treatment: Treatment) -> bool:
         """Whether this treatment of a parcel counts."""
-        return self.slice == "any" or FITTING[parcel.condition] == treatment
+        return self.slice != "fitting" or FITTING[parcel.condition] == treatment
 
 
 def problem(task: str, seed: int) -> Problem:
@@ -70,10 +79,13 @@ def problem(task: str, seed: int) -> Problem:
     Raises:
         LookupError: There is no such task.
     """
-    slice_: Slice = "any" if task.startswith(f"{TASKS['any'].prefix}-") else "fitting"
+    slice_: Slice = "fitting"
+    for each in ("any", "long"):
+        slice_ = each if task.startswith(f"{TASKS[each].prefix}-") else slice_
     split, _ = TASKS[slice_].parse(task)
     rng = Random(f"{task}/{seed}")
-    codes = rng.sample(_CODES[split], PARCELS)
+    codes = rng.sample(_CODES[split], LONG_PARCELS + 1 if slice_ == "long" else PARCELS)
+    key = codes.pop() if slice_ == "long" else ""
     parcels = tuple(Parcel(code, rng.choice(_TOWNS), rng.choice(CONDITIONS)) for code in codes)
     prompt = f"Good morning. The first parcel is {codes[0]}."
-    return Problem(task=task, seed=seed, prompt=prompt, difficulty="medium", slice=slice_, parcels=parcels)
+    return Problem(task=task, seed=seed, prompt=prompt, difficulty="medium", slice=slice_, parcels=parcels, key=key)

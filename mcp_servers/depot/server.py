@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
@@ -34,7 +34,7 @@ def create_server(tasks: Slice = "fitting") -> MCPServer:
     harness.expert(expert)
     harness.snapshot(lambda day: day.saved())
     harness.restore(lambda saved: restored(problem(saved["task"], saved["seed"]), saved["state"]))
-    _add_policy_tools(server, harness)
+    _add_policy_tools(server, harness, has_key=tasks == "long")
     return server
 
 
@@ -42,7 +42,7 @@ def _reply(day: Day, message: str) -> Reply:
     return day.reply().model_copy(update={"state": digest(day.saved())})
 
 
-def _add_policy_tools(server: MCPServer, harness: Harness[Day]) -> None:
+def _add_policy_tools(server: MCPServer, harness: Harness[Day], *, has_key: bool) -> None:
     @server.tool(annotations=READ, structured_output=False)
     async def inspect(parcel: Code, ctx: Context) -> CallToolResult:
         """Look at the parcel."""
@@ -69,14 +69,22 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Day]) -> None:
         """Strap the parcel."""
         return treat(ctx, parcel, "strap")
 
-    @server.tool(annotations=CHANGE, structured_output=False)
-    async def close_book(ctx: Context) -> CallToolResult:
-        """Close the book of the day."""
+    def close(ctx: Context, key: str = "") -> CallToolResult:
         day = harness.world(ctx)
-        reward = day.close()
+        reward = day.close(key)
         return tool_result("closed", reward=reward, state=day.saved())
 
-    del inspect, dry, tape, strap, close_book  # registered
+    async def close_book(ctx: Context) -> CallToolResult:
+        """Close the book of the day."""
+        return close(ctx)
+
+    async def close_book_with_key(key: Annotated[str, Field(description="The book's key.")], ctx: Context) -> Any:
+        """Close the book of the day."""
+        return close(ctx, key)
+
+    closing = close_book_with_key if has_key else close_book
+    server.tool("close_book", annotations=CHANGE, structured_output=False)(closing)
+    del inspect, dry, tape, strap  # registered
 
 
 def main() -> None:

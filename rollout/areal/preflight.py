@@ -17,6 +17,7 @@ from rollout.environment.config import Environment
 from rollout.environment.parquet import count_rows
 from rollout.environment.row_validation import Row, read_task_rows, warn_of_overlap
 from rollout.formats import find_format
+from rollout.loop.compaction import check_compaction
 from rollout.loop.thinking import check_thoughts
 from rollout.tokens.chat_template import read_chat_template
 from rollout.tokens.verl_builder import load_tokens
@@ -50,6 +51,8 @@ async def preflight(config: MCPConfig) -> None:
     for own in shown.values():
         settings.check_rows(own.environment)
         check_thoughts(own.environment, settings.tool_format)
+        bounds = {"max_new_tokens": config.gconfig.max_new_tokens, "max_tokens": config.gconfig.max_tokens}
+        check_compaction(own.environment, settings.limits_for(own.environment, **bounds))
         if is_single_controller():
             check_duration(config, own.environment)
     tokens = load_tokens(

@@ -67,11 +67,15 @@ class Settings(TrainingSettings):
 
     def check_rows(self, environment: Environment) -> None:
         """Raises ConfigError where a trajectory can have several rows, and AReaL would take them for siblings."""
-        if environment.strategy.use is not Strategy.CHAIN:
-            problem = f"{environment.strategy.use} is for verl: AReaL rolls out chains"
+        use = environment.strategy.use
+        if use not in (Strategy.CHAIN, Strategy.COMPACT):
+            problem = f"{use} is for verl: AReaL rolls out chains, and compact"
             remedy = f"set {self.key}.strategy.use=chain"
             raise ConfigError(problem, file=environment.file or None, key="strategy.use", remedy=remedy)
-        if not self.normalise_rewards and environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
-            problem = "drop_previous makes several rows of a trajectory, which AReaL's reward_norm takes for siblings"
-            remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep the thinking"
-            raise ConfigError(problem, file=environment.file, key="thinking.context", remedy=remedy)
+        drops = environment.thinking.context is ThinkingContext.DROP_PREVIOUS
+        if not self.normalise_rewards and (drops or use is Strategy.COMPACT):
+            key = "thinking.context" if drops else "strategy.use"
+            what = "drop_previous" if drops else use
+            problem = f"{what} makes several rows of a trajectory, which AReaL's reward_norm takes for siblings"
+            remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep one context"
+            raise ConfigError(problem, file=environment.file, key=key, remedy=remedy)

@@ -32,11 +32,12 @@ from rollout.engines.timeouts import Timeouts
 from rollout.environment.config import Environment
 from rollout.environment.harness import ALL
 from rollout.environment.rows import environment_tasks
-from rollout.environment.sections import AgentOverride
+from rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
 from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
 from rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
+from rollout.loop.compaction import check_compaction
 from rollout.process import export_spans, tune_collector
 from rollout.tokens.chat_template import read_chat_template
 from rollout.trace.record import Trace
@@ -235,6 +236,10 @@ async def _play(
         recorder, replay = stack.enter_context(cassettes.opened())
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
+        lengths = lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens)
+        for environment in environments:
+            unit = 1 if engine.token_ids is TokenIds.MODEL else BYTES_PER_TOKEN
+            check_compaction(environment, lengths.limits(environment), unit=unit)
         store.check()
         hosts = await stack.enter_async_context(opened_hosts(environments))
         gateways: dict[str, Gateway] = {}
@@ -275,7 +280,6 @@ async def _play(
             earlier=len(outcomes),
             every_s=progress_every,
         )
-        lengths = lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens)
         began = time.monotonic()
         async with showing:
             await play_all(

@@ -164,8 +164,8 @@ class Environment(GatewayConfig):
 
     @property
     def as_chain(self) -> Environment:
-        """The environment with the strategy `chain`."""
-        if self.strategy.use is Strategy.CHAIN:
+        """The environment with the strategy `chain`, or with `compact`: its trajectories are chains, in segments."""
+        if self.strategy.use in (Strategy.CHAIN, Strategy.COMPACT):
             return self
         return self.model_copy(update={"strategy": self.strategy.model_copy(update={"use": Strategy.CHAIN})})
 

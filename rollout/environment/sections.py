@@ -225,6 +225,8 @@ class Strategy(StrEnum):
     """Some trajectories branch off turns of others, with which they share their beginning."""
     SINGLE_TURN = "single_turn"
     """Each turn is generated from a reduced history, and is a separate training sample."""
+    COMPACT = "compact"
+    """A chain whose context, when it is full, is replaced by the policy's summary of it and the last turns."""
 
 
 class BranchAt(StrEnum):
@@ -269,6 +271,45 @@ class SingleTurnConfig(Section):
     """Cuts all observations but those of the last turn, which the environment's `results` cut."""
 
 
+BYTES_PER_TOKEN = 4
+"""What a token of compaction counts as where lengths are in bytes."""
+
+
+class SummaryLoss(StrEnum):
+    TRAIN = "train"
+    MASK = "mask"
+
+
+class CompactConfig(Section):
+    """The strategy `compact`."""
+
+    at_tokens: int = Field(default=6144, ge=256)
+    """The context is compacted before a turn that would begin with more tokens than this, opening prompt included."""
+    keep_turns: int = Field(default=2, ge=0)
+    """The last turns, which follow the summary as they were sampled; fewer where they would fill the context again."""
+    summary_tokens: int = Field(default=1024, ge=0)
+    """Most tokens of a summary, thinking included. With 0 there is none, and the oldest turns are cut."""
+    summary_loss: SummaryLoss = SummaryLoss.TRAIN
+    """Whether summaries are in the loss."""
+    instruction: str = Field(
+        default="Your context is full. Write a summary, from which alone, with the last turns, you will go on: what is "
+        "asked, each fact, name, number and result that is still needed, word for word, what is done, and what is left "
+        "to do. Write text in at most {tokens} tokens, and call no tool.",
+        min_length=1,
+    )
+    """The message that asks for the summary. `{tokens}` in it stands for `summary_tokens`."""
+
+    @property
+    def request(self) -> str:
+        return self.instruction.replace("{tokens}", str(self.summary_tokens))
+
+    @property
+    def in_bytes(self) -> CompactConfig:
+        """For a context that is counted in bytes."""
+        update = {name: BYTES_PER_TOKEN * getattr(self, name) for name in ("at_tokens", "summary_tokens")}
+        return self.model_copy(update=update | {"instruction": self.request})
+
+
 class StrategyConfig(Section):
     """How a group is rolled out; a plain string is short for `{use: ...}`.
 
@@ -282,8 +323,10 @@ class StrategyConfig(Section):
     """Settings of `tree`."""
     single_turn: SingleTurnConfig = SingleTurnConfig()
     """Settings of `single_turn`."""
+    compact: CompactConfig = CompactConfig()
+    """Settings of `compact`."""
 
-    @field_validator("tree", "single_turn")
+    @field_validator("tree", "single_turn", "compact")
     @classmethod
     def _is_used(cls, options: Section, info: ValidationInfo) -> Section:
         used = info.data.get("use")  # None where its own value is refused; defaults of the options are not validated

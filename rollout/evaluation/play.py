@@ -27,6 +27,7 @@ from rollout.loop.reward import check_reward
 from rollout.loop.thinking import check_thoughts
 from rollout.loop.trajectory import roll_out
 from rollout.trace.record import Trace
+from rollout.trace.run_record import TokenIds
 from rollout.trace.store import TraceStore
 from rollout.types import Policy
 
@@ -75,6 +76,14 @@ class Lengths:
             response_tokens=self.response_tokens,
             context_tokens=self.context_tokens,
         )
+
+
+def counted(environment: Environment, engine: Engine) -> Environment:
+    """The environment with the lengths of compaction as the engine's run counts them."""
+    if engine.token_ids is TokenIds.MODEL or environment.strategy.use is not Strategy.COMPACT:
+        return environment
+    strategy = environment.strategy.model_copy(update={"compact": environment.strategy.compact.in_bytes})
+    return environment.model_copy(update={"strategy": strategy})
 
 
 def lengths_for(engine: Engine, *, response_tokens: int | None, tokens_per_turn: int | None) -> Lengths:
@@ -158,7 +167,7 @@ async def play_all(
 
             await roll_out(
                 trace,
-                environment=job.environment,
+                environment=counted(job.environment, engine),
                 gateway=gateways[job.environment.name],
                 policy_for=policy_for,
                 tokens=engine.tokens(),

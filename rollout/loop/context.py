@@ -37,6 +37,14 @@ class Context:
     clock: Clock = field(default_factory=Clock)
     line: Sequence[Message] | None = None
     """The conversation that the context renders, where a program tells it; None where it is the trace's messages."""
+    since: int | None = None
+    """After a compaction, the message of the trace from which on its messages follow `line`."""
+
+    def previous(self, trace: Trace) -> Sequence[Message]:
+        """The messages that the context renders."""
+        if self.line is None:
+            return trace.messages
+        return self.line if self.since is None else [*self.line, *trace.messages[self.since :]]
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.
@@ -83,8 +91,7 @@ class Context:
         room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
         for attempt in range(ATTEMPTS):
             shown = [*messages[:-1], with_line(messages[-1], line)]
-            previous = trace.messages if self.line is None else self.line
-            edit = self.tokens.messages(base, previous, shown, self.schemas)
+            edit = self.tokens.messages(base, self.previous(trace), shown, self.schemas)
             left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
             if left >= 1:
                 # In place: the caller records this list, and the record has to have what the policy reads.

@@ -87,11 +87,13 @@ class Limits(LimitsConfig):
         """The limit that forbids another generation, or None; `freed` tokens are about to leave the context."""
         if self.tokens_left(trace) + freed <= 0:
             return StopReason.TOKEN_LIMIT
-        if len(trace.turns) >= self.assistant_turns:
+        if trace.turns_taken >= self.assistant_turns:
             return StopReason.TURN_LIMIT
         most = self.turns_per_user_message
-        if most is not None and len(trace.turns) >= most and not any(turn.user for turn in trace.turns[-most:]):
-            return StopReason.TURN_LIMIT
+        if most is not None and trace.turns_taken >= most:
+            last = [turn for turn in trace.turns[-most - trace.summaries :] if not turn.is_summary][-most:]
+            if not any(turn.user for turn in last):
+                return StopReason.TURN_LIMIT
         if self.user_turns is not None and trace.user_turns >= self.user_turns:
             return StopReason.USER_TURN_LIMIT
         if self.tool_calls is not None and trace.tool_calls >= self.tool_calls:
@@ -111,7 +113,7 @@ class Limits(LimitsConfig):
     def budget_line(self, trace: Trace) -> str:
         """The remaining budget as a line of text; its tokens do not count the message that the line is added to."""
         left = [
-            (self.assistant_turns - len(trace.turns), "turns"),
+            (self.assistant_turns - trace.turns_taken, "turns"),
             (self.tokens_left(trace), "tokens"),
             *([] if self.tool_calls is None else [(self.tool_calls - trace.tool_calls, "tool calls")]),
             *([] if self.user_turns is None else [(self.user_turns - trace.user_turns, "user messages")]),

@@ -12,15 +12,17 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 
 from gateway.errors import GatewayError
-from rollout.environment.sections import ThinkingLoss
+from rollout.environment.sections import Strategy, ThinkingLoss
 from rollout.environment.task import Task
 from rollout.errors import AgentError, EngineError
 from rollout.loop.calls import call_tools
 from rollout.loop.clock import Clock
+from rollout.loop.compaction import Compaction
 from rollout.loop.context import Context, with_line
 from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits, is_time_over, shielded
 from rollout.loop.outside import OutsideCalls
+from rollout.loop.reward import without_images
 from rollout.loop.seal import Seal, check_context, lent_context
 from rollout.loop.thinking import generate
 from rollout.loop.user import User
@@ -95,6 +97,8 @@ class Turns:
         """Messages that the next generation reads; not rendered yet."""
         self._can_generate = True
         """Whether the context, with what is pending, ends where the policy continues."""
+        compact = context.environment.strategy
+        self._compaction = Compaction(compact.compact) if compact.use is Strategy.COMPACT else None
         self._line: list[Message] | None = None
         """The conversation that a program tells; None for an agent that takes turns by itself."""
         self._heads: list[_Head] = []
@@ -169,13 +173,17 @@ class Turns:
         with self._operation():
             _require(self._can_generate, "generate() needs a message after the last turn")
             _require(max_tokens is None or max_tokens >= 1, "generate() needs at least one token")
-            if self._trace.prompt_ids:
+            if not self._trace.prompt_ids:
+                self._open_context()
+            elif self._compaction is None or not self._compaction.is_due(self._trace, self._context, self._pending):
                 self._append_pending()
             else:
-                self._open_context()
+                await self._compact(self._compaction)
             # `sample` appends to the trace itself: a cancellation here leaves the trace with or without the turn, never
             # half.
-            parsed = await sample(self._trace, self._policy, self._context, self._filters, max_tokens=max_tokens)
+            most = self.limits.completion_tokens(self._trace)
+            most = most if max_tokens is None else min(most, max_tokens)
+            parsed = await sample(self._trace, self._policy, self._context, self._filters, most=most)
             self._parsed, self._unanswered, self._can_generate = parsed, True, False
             if self._trace.stop_reason is not None:
                 raise TrajectoryOver
@@ -424,10 +432,26 @@ class Turns:
         context = self._context
         self._trace.open(context.tokens.prompt(self._trace.messages, context.schemas))
         context.limits.check_prompt(self._trace)
+        if self._compaction is not None:
+            self._compaction.check_prompt(self._trace)
+
+    async def _compact(self, compaction: Compaction) -> None:
+        """Have the context summarised and replaced. Raises TrajectoryOver where a limit is reached, or nothing fits."""
+        pending, self._pending = self._pending, []
+        if compaction.asks(self._trace, self._context, pending):
+            most = compaction.most_tokens(self._trace, self._context)
+            summary = await sample(self._trace, self._policy, self._context, None, most=most)
+            self._context = compaction.finish(self._trace, self._context, summary)
+        elif self._trace.stop_reason is None:
+            self._context = compaction.cut(self._trace, self._context)
+        if self._trace.stop_reason is not None:
+            raise TrajectoryOver
 
     def _append_pending(self) -> None:
         """Render what is pending. Raises TrajectoryOver where a limit is reached or it does not fit."""
         messages, self._pending = self._pending, []
+        if self._compaction is not None:  # images of turns that leave the context could not be told apart
+            messages = list(map(without_images, messages))
         if messages:  # none where a generation is tried again that a timeout of the agent's own had cancelled
             try:
                 self._context.add(self._trace, messages)
@@ -495,19 +519,17 @@ def _require(holds: object, otherwise: str) -> None:
         raise AgentError(otherwise)
 
 
-async def sample(
-    trace: Trace, policy: Policy, context: Context, filters: Filters, *, max_tokens: int | None = None
-) -> Parsed:
+async def sample(trace: Trace, policy: Policy, context: Context, filters: Filters | None, *, most: int) -> Parsed:
     """Generate once, append the ids exactly as sampled, and apply the filters.
 
     The trajectory ends with a generation that was aborted or exceeded its time, and with one that the length limit cut
     before a readable call: part of a sentence is neither an answer nor a message to a user.
 
     Args:
-        max_tokens: a bound on this turn beside the trajectory's.
+        filters: None for a summary, which is no turn that they are about.
+        most: the most tokens of this turn.
     """
-    thinking, tokens, most = context.environment.thinking, context.tokens, context.limits.completion_tokens(trace)
-    most = most if max_tokens is None else min(most, max_tokens)
+    thinking, tokens = context.environment.thinking, context.tokens
     began_at, began = time.time(), context.clock.time()
     with context.spans.generation(trace, most):
         with lent_context(trace):
@@ -528,7 +550,8 @@ async def sample(
         edit = tokens.completion(trace.context, completion.ids)
         turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.began_at, turn.generate_s = began_at, generate_s
-    filters.judge(trace, completion, parsed)
+    if filters is not None:
+        filters.judge(trace, completion, parsed)
     # A filter's stop reason has precedence over the two limits: it says what the policy did. Filters skip aborted
     # completions.
     if completion.finish_reason is FinishReason.ABORT:

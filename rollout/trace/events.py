@@ -157,6 +157,15 @@ class MarkKind(StrEnum):
     """A program went on with another conversation, such as a summary, or with other tools; `detail` says what."""
     PROGRAM_ENDED = "program_ended"
     """A program ended with an error; `detail` has it, and the end of what it wrote."""
+    COMPACTED = "compacted"
+    """The turn is a summary, which replaced its context or was none; `detail` has the tokens before and after, or what
+    was wrong with it. Not a problem where it replaced its context."""
+    OLDEST_CUT = "oldest_cut"
+    """After the turn, the oldest ones were cut from the context; `detail` has the tokens before and after."""
+
+
+ORDINARY = frozenset({MarkKind.COMPACTED, MarkKind.OLDEST_CUT})
+"""Marks of what a strategy does; a summary that is none ends its trajectory, and the stop reason says so."""
 
 
 @dataclass(kw_only=True)

@@ -48,6 +48,8 @@ class StopReason(StrEnum):
     TOOL_CALL_LIMIT = "tool_call_limit"
     TOKEN_LIMIT = "token_limit"
     TIME_LIMIT = "time_limit"
+    BAD_SUMMARY = "bad_summary"
+    """With the strategy `compact`, the policy wrote no summary that its context could be replaced by."""
     FILTERED = "filtered"
     """A filter with the action `end` matched the last turn."""
     AGENT_ENDED = "agent_ended"

@@ -14,7 +14,7 @@ from gateway.types import ToolResult
 from rollout.environment.sections import AgentConfig
 from rollout.environment.task import Origin, Task
 from rollout.process import exempt
-from rollout.trace.events import CheckEvent, Mark, ToolEvent, UserEvent, call_message, tool_message
+from rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
 from rollout.trace.segment import Segment, Span, SpanKind, runs
 from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
@@ -50,7 +50,8 @@ class Turn:
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
     user: UserEvent | None = None
     agent_message: str = ""
-    """What the environment's agent said to the policy after the turn, within the user's message if there is one."""
+    """What the environment's agent, or a compaction that asks for a summary, said to the policy after the turn, within
+    the user's message if there is one."""
     server_events: ServerEvents = field(default_factory=ServerEvents)
     """Requests and notifications from servers within this turn's calls, including those to the user simulator."""
     marks: list[Mark] = field(default_factory=list[Mark])
@@ -62,6 +63,11 @@ class Turn:
         found = [attempt.weights_version for attempt in self.attempts for _ in range(attempt.tokens)]
         first, last = self.weights_version
         return found if len(found) >= self.sampled else [first if first == last else None] * self.sampled
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether the policy was asked for a summary, to compact its context; no turn of the world's."""
+        return any(mark.kind is MarkKind.COMPACTED for mark in self.marks)
 
     @property
     def messages(self) -> int:
@@ -80,8 +86,8 @@ class Turn:
 class Trace(Segment):
     """Everything about one trajectory, in order.
 
-    The inherited fields are those of the last segment. Only an environment that drops earlier thinking, or rolls out
-    single turns, has more than one segment.
+    The inherited fields are those of the last segment. Only an environment that drops earlier thinking, rolls out
+    single turns or compacts contexts has more than one segment.
     """
 
     id: str
@@ -122,12 +128,14 @@ class Trace(Segment):
     """Ids that the next generation continues: prompt and response so far. Read-only for callers."""
     tool_calls: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     user_turns: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    summaries: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.context = self.prompt_ids + self.response_ids
         self._exempt_numbers()
         self.tool_calls = sum(len(turn.tools) for turn in self.turns)
         self.user_turns = sum(turn.user is not None for turn in self.turns)
+        self.summaries = sum(turn.is_summary for turn in self.turns)
 
     @classmethod
     def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:
@@ -165,6 +173,11 @@ class Trace(Segment):
     def segments(self) -> list[Segment]:
         """The segments that contain sampled tokens, in order."""
         return [segment for segment in (*self.earlier, self) if segment.turns_sampled]
+
+    @property
+    def turns_taken(self) -> int:
+        """Number of turns without summaries, which count against no limit."""
+        return len(self.turns) - self.summaries
 
     @property
     def sampled_anew(self) -> int:

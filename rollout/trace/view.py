@@ -79,7 +79,8 @@ def _turn(number: int, turn: Turn, full: bool, boxed: bool) -> RenderableType:
     if turn.thinking:
         lines.append(Text.assemble(("thinks  ", "dim"), (_fold(turn.thinking, full), "dim italic")))
     if turn.content:
-        lines.append(Text.assemble(("says    ", "bold green"), _fold(turn.content, full=True)))
+        said = ("sums up ", "bold cyan") if turn.is_summary else ("says    ", "bold green")
+        lines.append(Text.assemble(said, _fold(turn.content, full=True)))
     for event in turn.tools:
         lines += _tool(event, full)
     lines += _server_events(turn.server_events, full)
@@ -158,7 +159,7 @@ def lines_of(trace: Trace) -> Iterator[Line]:
         yield from _lines(-1, str(message["role"]), str(message["content"]))
     for number, turn in enumerate(trace.turns):
         yield from _lines(number, "thinking", turn.thinking)
-        yield from _lines(number, "assistant", turn.content)
+        yield from _lines(number, "summary" if turn.is_summary else "assistant", turn.content)
         for event in turn.tools:
             yield number, "call", f"{event.name} {json.dumps(event.arguments, ensure_ascii=False)}"
             yield from _lines(number, "error" if event.is_error else "result", event.text)

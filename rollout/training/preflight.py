@@ -18,9 +18,11 @@ from gateway.leases.session import Session
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
 from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
+from rollout.environment.sections import StrategyConfig
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin
 from rollout.loop.agent import build_agent
+from rollout.loop.compaction import check_opening
 from rollout.loop.limits import Limits
 from rollout.loop.reward import check_reward, check_rewarded
 from rollout.loop.trajectory import roll_out
@@ -121,7 +123,7 @@ def longest_prompt(
     """The number of tokens of the longest prompt with its tools, and its row.
 
     Raises:
-        ConfigError: prompts exceed `limit`, or the chat template refuses them.
+        ConfigError: prompts exceed `limit`, or leave no room for a summary, or the chat template refuses them.
     """
     rows = list(rows)
     faults = Faults()
@@ -131,6 +133,10 @@ def longest_prompt(
         found, problems = prompt_lengths(own, environment.schemas, partial(prompt_length, tokens), limit=limit)
         faults += problems
         lengths += found
+        if found:
+            most, row = max(found, key=itemgetter(0))
+            with faults.collected():
+                check_opening(environment.environment, most, row=f"{row.path}: row {row.number}")
     raise_all(faults)
     return max(lengths, key=itemgetter(0))
 
@@ -172,7 +178,8 @@ async def check_world(environment: Environment, gateway: Gateway, row: Row) -> N
         store = TraceStore(directory)
         await roll_out(
             trace,
-            environment=environment,
+            # One turn is the same under all strategies, and lengths of compaction are not in bytes.
+            environment=environment.model_copy(update={"strategy": StrategyConfig()}),
             gateway=gateway,
             policy_for=does_nothing,
             tokens=tokens,

@@ -71,7 +71,9 @@ def anchors(trace: Trace) -> list[str]:
     states: dict[str, str] = {}
     found: list[str] = []
     for turn in trace.turns:
-        found.append(canonical_json(states) if states else "" if found else _START)
+        # A summary acts on no state: it is compared in the row only.
+        known = canonical_json(states) if states and not turn.is_summary else ""
+        found.append(known if found else known or _START)
         states |= {event.server or "": event.state for event in turn.tools if event.state is not None}
         if turn.user is not None and turn.user.state is not None:
             states["user"] = turn.user.state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +12,8 @@ from verl.utils.import_utils import import_external_libs
 from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
-from rollout.environment.sections import BranchAt, Strategy
+from rollout.environment.sections import BranchAt, CompactConfig, Strategy
+from rollout.loop.compaction import check_compaction
 from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, groups_per_update, limits_for
 from rollout.verl.trainer_checks import MODULES_KEY, external_modules, uses_our_trainer
 
@@ -90,6 +90,11 @@ def check_strategy(environment: Environment, config: DictConfig, settings: Setti
     strategy = environment.strategy
     if strategy.use is Strategy.CHAIN:
         return
+    if strategy.use is Strategy.COMPACT:
+        _check_several_samples(config, "compact", "each context")
+        limits = limits_for(environment, config.actor_rollout_ref.rollout)
+        check_compaction(environment, limits, place=_place(environment, settings, "compact", "at_tokens"))
+        return
     if not config.trainer.use_v1:
         log.warning("verl's v0 trainer rolls out chains", environment=environment.name, strategy=strategy.use.value)
         return
@@ -99,7 +104,7 @@ def check_strategy(environment: Environment, config: DictConfig, settings: Setti
         _check_tree(environment, config, settings)
     else:
         _warn_of_short_completions(environment, config)
-        _check_single_turn(config)
+        _check_several_samples(config, "single_turn", "each turn")
 
 
 def _validates(config: DictConfig) -> bool:
@@ -115,47 +120,49 @@ def _check_tree(environment: Environment, config: DictConfig, settings: Settings
         problem = (
             "entropy needs the engine's log-probabilities, and actor_rollout_ref.rollout.calculate_log_probs is off"
         )
-        file, key = _place(environment, settings, "branch_at")
+        file, key = _place(environment, settings, "tree", "branch_at")
         faults.append(ConfigError(problem, file=file, key=key, remedy="turn it on, or branch at uniform"))
+    if environment.strategy.compact != CompactConfig():
+        problem = "is given beside tree, whose branches share the context that a summary would replace"
+        faults.append(ConfigError(problem, key="strategy.compact", remedy="remove it, or set strategy.use=compact"))
     roots, leaves = tree.roots, rollout.n
     if roots >= leaves:
         problem = f"is {roots}, and a group has {leaves} leaves (actor_rollout_ref.rollout.n), so none would branch"
-        file, key = _place(environment, settings, "roots")
+        file, key = _place(environment, settings, "tree", "roots")
         faults.append(ConfigError(problem, file=file, key=key, remedy="make it smaller than rollout.n, or use chains"))
     raise_all(faults)
 
 
-def _place(environment: Environment, settings: Settings, option: str) -> tuple[Path | None, str]:
-    """File and key of an option of the tree; the run's own configuration has no file.
+def _place(environment: Environment, settings: Settings, strategy: str, option: str) -> tuple[str | None, str]:
+    """File and key of an option of a strategy; the run's own configuration has no file.
 
     A default belongs to where the strategy was chosen.
     """
-    key, own = f"strategy.tree.{option}", environment.strategy.tree.model_fields_set
+    key, own = f"strategy.{strategy}.{option}", getattr(environment.strategy, strategy).model_fields_set
     run = settings.strategy.model_dump(exclude_none=True)
-    if option in run["tree"] or ("use" in run and option not in own):
+    if option in run[strategy] or ("use" in run and option not in own):
         return None, f"{KEY}.{key}"
-    return Path(environment.file) if environment.file else None, key
+    return environment.file or None, key
 
 
-def _check_single_turn(config: DictConfig) -> None:
+def _check_several_samples(config: DictConfig, strategy: str, unit: str) -> None:
+    """Validate that trajectories of several samples, one of each unit, can be trained on."""
     actor, batch = config.actor_rollout_ref.actor, groups_per_update(config)
-    needed = "makes a sample of each turn, and more samples would mean more optimizer steps of a batch"
+    needed = f"makes a sample of {unit}, and more samples would mean more optimizer steps of a batch"
     faults = Faults()
     if not uses_our_trainer(config):
         remedy = f"set it to {TRAINER_MODE} or another of ours, which take ppo_epochs steps on all samples"
-        faults.append(ConfigError(f"single_turn {needed}", key="trainer.v1.trainer_mode", remedy=remedy))
+        faults.append(ConfigError(f"{strategy} {needed}", key="trainer.v1.trainer_mode", remedy=remedy))
     if actor.ppo_mini_batch_size < batch:
-        problem, key = f"is below the rows of a batch: single_turn {needed}", "ppo_mini_batch_size"
+        problem, key = f"is below the rows of a batch: {strategy} {needed}", "ppo_mini_batch_size"
         faults.append(ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}"))
     estimator = str(config.algorithm.adv_estimator)
     if estimator not in _VOTING and estimator in registered_estimators():  # an unknown one has its own message
-        problem = (
-            f"{estimator} counts each sample, and single_turn makes one of each turn: long trajectories would decide"
-        )
+        problem = f"{estimator} counts each sample, and {strategy} makes one of {unit}: long trajectories would decide"
         remedy = f"use one with a vote for each trajectory: {', '.join(_VOTING)}"
         faults.append(ConfigError(problem, key="algorithm.adv_estimator", remedy=remedy))
     if config.critic.enable:
-        problem = f"single_turn {needed}, and the critic's steps are not bounded"
+        problem = f"{strategy} {needed}, and the critic's steps are not bounded"
         faults.append(ConfigError(problem, key="critic.enable", remedy="set critic.enable=False"))
     raise_all(faults)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollout.trace.entries import Entry
+from rollout.trace.events import ORDINARY
 from rollout.trace.record import Trace
 from rollout.trace.trained_segment import TrainedSegment
 from rollout.viewer.filters import TRUNCATED, condition
@@ -41,8 +42,8 @@ def kind_of(entry: Entry) -> ErrorKind:
     if entry["errors"]:
         tool = max(entry["errors"], key=lambda name: (entry["errors"][name], name))
         return ErrorKind(f"{tool or '(unreadable call)'} returned an error", ("failed_tool", tool))
-    if entry["marks"]:
-        return ErrorKind(f"marked {min(entry['marks'])}", ("mark", min(entry["marks"])))
+    if marks := entry["marks"].keys() - ORDINARY:
+        return ErrorKind(f"marked {min(marks)}", ("mark", min(marks)))
     calls = json.dumps(entry["calls"], ensure_ascii=False, sort_keys=True)
     if not entry["calls"]:
         return ErrorKind("no tool was called", ("calls", calls))
@@ -133,7 +134,7 @@ def what_went_wrong(trace: Trace) -> tuple[str, int]:
         for event in turn.tools:
             if event.is_error:
                 return _short(f"{event.name} {json.dumps(event.arguments, ensure_ascii=False)}: {event.text}"), number
-        for mark in turn.marks:
+        for mark in (each for each in turn.marks if each.kind not in ORDINARY):
             return _short(f"{mark.kind}: {mark.detail}"), number
     last = max(0, len(trace.turns) - 1)
     lost = [name for name, value in (trace.reward.parts if trace.reward else {}).items() if value <= 0]

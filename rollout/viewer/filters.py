@@ -8,7 +8,7 @@ from math import isfinite
 from gateway.errors import ConfigError
 
 SPLITS = {"train": "NOT validate AND step IS NOT NULL", "held-out": "validate", "evaluation": "step IS NULL"}
-TRUNCATED = ("turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", "time_limit", "filtered")
+TRUNCATED = ("turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", "time_limit", "filtered", "bad_summary")
 """Stop reasons of trajectories that were cut, as `StopReason.is_truncated` says."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout.viewer.directory import GROUP
-from rollout.viewer.filters import TRUNCATED, quoted
+from rollout.viewer.filters import TRUNCATED, condition, quoted
 from rollout.viewer.finding import Found, Scope, check
 
 STUCK_SHARE = 0.9
@@ -92,6 +92,25 @@ def truncation(scope: Scope) -> Iterator[Found]:
         detail=f"{cut:,} of {count:,} trajectories were cut: {listed}.",
         groups=[scope.group(f"ended by {found[0][0]}", entries, {"stop": found[0][0]})],
     )
+
+
+@check("Compacted contexts", threshold="a context was replaced by a summary of it, or its oldest turns were cut")
+def compactions(scope: Scope) -> Iterator[Found]:
+    for kind, what in (("compacted", "a summary of their context"), ("oldest_cut", "their oldest turns cut")):
+        marked = f"{scope.played} AND {condition({'mark': kind})}"
+        count, mean = scope.one("count(*), avg(reward)", marked)
+        if not count:
+            continue
+        others, other_mean = scope.one("count(*), avg(reward)", f"{scope.played} AND NOT {condition({'mark': kind})}")
+        (bad,) = scope.one("count(*)", f"{marked} AND stop_reason = 'bad_summary'")
+        ended = f", of whom {bad:,} ended with one that was none (bad_summary)" if kind == "compacted" else ""
+        rest = f"; the other {others:,} earned {other_mean:.3f}" if others and other_mean is not None else ""
+        yield Found(
+            detail=f"{count:,} trajectories have {what}{ended}. They earned {mean or 0:.3f} on average{rest}.",
+            groups=[scope.group(f"marked {kind}", scope.examples(marked, sort=["-step", "reward"]), {"mark": kind})],
+            about=kind,
+            weight="note",
+        )
 
 
 @check(
@@ -218,6 +237,7 @@ CHECKS = (
     stuck_parts,
     flat_groups,
     truncation,
+    compactions,
     failing_tools,
     withdrawals,
     growing_thinking,

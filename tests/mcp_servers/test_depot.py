@@ -96,6 +96,27 @@ def test_a_restored_day_goes_on_as_the_saved_one() -> None:
     assert again == day and again.state is not day.state
 
 
+def long_day() -> Day:
+    return Day(problem=problem("depot-long-train-0003", TASKS["long"].seed("depot-long-train-0003")))
+
+
+@pytest.mark.parametrize(("key", "score"), [("", 0.5), ("Z99", 0.5), (None, 1.0)])
+def test_half_of_a_long_days_score_is_for_the_key_that_is_said_once(key: str | None, score: float) -> None:
+    day, said, turns = long_day(), list[str](), list(expert(long_day()))
+    for turn in turns:
+        for call in turn.calls or ():
+            if call.name in TREATMENTS:
+                day.treat(call.arguments["parcel"], call.name)  # type: ignore[arg-type]
+            elif call.name == "close_book":
+                earned = day.close(call.arguments["key"] if key is None else key)
+                assert earned == pytest.approx(score - 0.5)
+        if turn.content:
+            said.append(day.reply().message)
+    assert len(turns) == 41 and day.score().score == pytest.approx(score)
+    assert [number for number, text in enumerate(said) if day.problem.key in text] == [0]
+    assert day.problem.key not in day.problem.prompt
+
+
 async def test_the_expert_takes_fourteen_turns_and_hears_the_storekeeper_five_times(stage: Stage) -> None:
     (task,) = await stage.tasks("test", 1)
     trace = await stage.play(task, stage.engine("expert", task))

@@ -79,6 +79,7 @@
   }
 
   function turn(each, index, identity, unit) {
+    const isSummary = each.marks.some((mark) => mark.kind === "compacted");
     const chips = [
       chip("plain", `${each.sampled} ${unit}`),
       chip("plain", seconds(each.seconds)),
@@ -98,7 +99,7 @@
     return el(
       "section",
       { class: "turn", id: `turn-${index}`, tabindex: "-1", "aria-label": `turn ${index + 1}` },
-      el("header", {}, el("h3", {}, `Turn ${index + 1}`), chips, Viewer.link(tokens, "tokens")),
+      el("header", {}, el("h3", {}, `Turn ${index + 1}${isSummary ? ", a summary" : ""}`), chips, Viewer.link(tokens, "tokens")),
       each.marks
         .filter((mark) => mark.detail)
         .map((mark) => el("p", { class: "mark" }, `${mark.kind}: ${mark.detail}`)),
@@ -115,7 +116,7 @@
             longText(each.thinking),
           )
         : null,
-      each.content ? message("assistant", each.content) : null,
+      each.content ? message(isSummary ? "summary" : "assistant", each.content) : null,
       each.calls.map(call),
       events(each.events),
       each.user

@@ -35,7 +35,8 @@
     ],
     ["elapsed_s", "time", (row) => Viewer.seconds(row.elapsed_s)],
   ];
-  const CUT = ["turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", "time_limit", "filtered"];
+  const LIMITS = ["turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", "time_limit"];
+  const CUT = [...LIMITS, "filtered", "bad_summary"];
   const ending = (row) => (row.withdrawn ? "bad" : CUT.includes(row.stop_reason) ? "warn" : "plain");
   Viewer.ending = ending;
 

@@ -78,3 +78,12 @@ def test_single_turns_are_evaluated_in_their_own_context(tmp_path: Path) -> None
     assert report["strategies"] == {"single_turn": 2} and report["reward_mean"] == 1.0
     for trace in read_traces(tmp_path / "out"):
         assert len(trace.segments) == len(trace.turns) == 14
+
+
+def test_contexts_that_cannot_be_compacted_are_refused_before_anything_is_played(tmp_path: Path) -> None:
+    compact = {"use": "compact", "compact": {"at_tokens": 4000, "keep_turns": 1}}
+    _, said = ran(tmp_path, compact, "-n", "1", "--response-tokens", "9000", status=2)
+    assert f"{tmp_path / 'depot.yaml'}: strategy.compact.at_tokens: is 4000" in said and "at most" in said
+    assert not (tmp_path / "out").exists()
+    report = run(tmp_path, compact, "-n", "2")  # the expert's contexts fit
+    assert (report["reward_mean"], report["strategies"]) == (1.0, {"compact": 2})

@@ -90,6 +90,18 @@ def test_a_run_that_can_work_passes(preflight: Preflight) -> None:
     assert preflight() == ""
 
 
+def test_a_prompt_that_leaves_no_room_for_a_summary_is_refused(preflight: Preflight, tmp_path: Path) -> None:
+    compact = {"use": "compact", "compact": {"at_tokens": 1200}}
+    message = preflight(environment=ENVIRONMENT | {"strategy": compact})
+    said = f"error: {tmp_path / 'environments' / 'echo.yaml'}: strategy.compact.at_tokens: is 1200; the prompt of "
+    assert message.startswith(said) and "rows.parquet: row 1 has " in message and "make it at least " in message
+
+
+def test_contexts_that_can_be_compacted_pass(preflight: Preflight) -> None:
+    compact = {"use": "compact", "compact": {"at_tokens": 3000}}
+    assert preflight(environment=ENVIRONMENT | {"strategy": compact}) == ""
+
+
 def test_rows_for_an_agent_loop_that_is_not_registered_are_refused(preflight: Preflight) -> None:
     said = preflight(agent="my_loop", copies=23)
     assert "rows.parquet: row 0: agent_name: unknown agent 'my_loop'" in said and "row 19" in said

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import ConfigError, Faults, faults_of, raise_all
 from rollout.environment.config import load_environment
+from rollout.environment.sections import Strategy, StrategyConfig
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -112,6 +113,17 @@ def test_a_history_that_leaves_no_room_for_a_turn_is_said(length: int, options: 
         ),
         ((f"{STRATEGY}.use=single_turn", "critic.enable=True"), "critic.enable: single_turn makes"),
         ((f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=rloo"), "rloo counts each sample"),
+        ((f"{STRATEGY}.use=compact", "trainer.use_v1=False"), "trainer.v1.trainer_mode: compact makes"),
+        ((f"{STRATEGY}.use=compact", "algorithm.adv_estimator=rloo"), "rloo counts each sample, and compact makes"),
+        ((f"{STRATEGY}.use=compact", "data.max_response_length=7000"), f"{STRATEGY}.compact.at_tokens: is 6144"),
+        (
+            (f"{STRATEGY}.use=compact", f"{STRATEGY}.compact.at_tokens=900", "data.max_response_length=1500"),
+            "a response of 1500 tokens (make it at most 344, or ",
+        ),
+        (
+            (f"{STRATEGY}.use=tree", f"{STRATEGY}.compact.keep_turns=1"),
+            "strategy.compact: is given beside tree",
+        ),
         (("algorithm.adv_estimator=tree_grpo", "trainer.v1.trainer_mode=sync"), "tree_grpo needs columns"),
         ((f"{STRATEGY}.tree.roots=0",), "strategy.tree.roots"),
         ((f"{STRATEGY}.use=forest",), "strategy.use"),
@@ -121,6 +133,13 @@ def test_what_could_not_be_trained_is_refused_with_key_and_remedy(overrides: tup
     with pytest.raises(ConfigError) as caught:
         checked(*overrides)
     assert said in str(caught.value)
+
+
+def test_compacted_contexts_that_fit_are_trained_and_validated() -> None:
+    fitting = (f"{STRATEGY}.compact.at_tokens=4000", "trainer.test_freq=5")
+    assert checked(f"{STRATEGY}.use=compact", *fitting) == []
+    environment = load_environment(DEPOT).model_copy(update={"strategy": StrategyConfig(use=Strategy.COMPACT)})
+    assert environment.as_chain.strategy.use is Strategy.COMPACT
 
 
 def test_all_that_keeps_single_turns_from_being_trained_is_said_at_once() -> None:

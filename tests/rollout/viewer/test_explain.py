@@ -102,7 +102,7 @@ def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
         trace.reward.parts = {"done": trace.reward.score}  # pyright: ignore[reportOptionalMemberAccess]
         trace.response_ids[0] = 1000 + number  # no copies
     found = written(tmp_path, traces)
-    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 12
+    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 13
 
 
 def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""What the warm-up of the long days learns from: parts of the expert's days, in the contexts of the strategies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from demo_experiment.variation import Piece
+from demo_experiment.warm_up import rendered
+from strategies_experiment.conversations import OPENING, Days, reduced
+
+from rollout.loop.compaction import CUT, HEADING
+
+INSTRUCTION = "Your context is full. Sum up what you need."
+KEEP_TURNS, MOST_TURNS = 2, 14
+"""Turns that are kept after a summary, and turns of a part."""
+HOLDS_SHARE = 0.6
+"""How often the expert's summary of a context that has the key holds it: four summaries in a row do in 13 percent."""
+KEY = re.compile(r"The key of the book is (\w+)\.")
+_LAST = "The last parcel was {code}."
+
+
+class LongDays(Days):
+    """Parts of long days: from the beginning, after a summary, after a cut, or one turn after a reduced history.
+
+    A part after the beginning ends with a summary as often as not. Where a context does not have the key, the book is
+    closed with the code that its summary names, so that a policy learns to copy what is there.
+    """
+
+    def _pieces(self, row: Mapping[str, Any], is_single: bool) -> list[Piece]:
+        said = KEY.search(str(row["messages"]))
+        if said is None:  # only the first parcels of a day
+            return super()._pieces(row, is_single)
+        key = said.group(1)
+        opening, turns = row["messages"][:OPENING], turns_of(row["messages"][OPENING:])
+        rng = self._rng
+        begin = rng.choice([0, *range(3, len(turns) - 1)])
+        end = min(len(turns), begin + rng.randint(2, MOST_TURNS))
+        first = max(0, begin - KEEP_TURNS)
+        line = ""
+        if begin:
+            held = self._summary(heard(message for turn in turns[:begin] for message in turn), key)
+            heading = HEADING.format(count=begin) + f"\n{held}"
+            line = heading if rng.random() < 0.75 else CUT.format(count=begin)
+        last = opening[-1] | {"content": f"{opening[-1]['content']}\n\n{line}" if line else opening[-1]["content"]}
+        shown = [message for turn in turns[first:end] for message in turn]
+        known = heard([opening[-1], last, *shown])
+        if key not in known:  # the expert closes with what its context names
+            shown = [_closing(message, key, _last_code(known)) for message in shown]
+        if end < len(turns) and rng.random() < 0.5:
+            shown = [*asked(shown), {"role": "assistant", "content": self._summary(known, key)}]
+        elif end < len(turns):
+            shown = shown[: max(at for at, message in enumerate(shown) if message["role"] == "assistant") + 1]
+        part = {"messages": [*opening[:-1], last, *shown], "tools": row["tools"]}
+        if not is_single:
+            pieces = rendered(self._tokenizer, part)
+        else:
+            of = [at for at, message in enumerate(part["messages"]) if message["role"] == "assistant"]
+            *before_it, own = rendered(self._tokenizer, reduced(part, rng.choice(of)))
+            pieces = [Piece("".join(piece.text for piece in before_it), False), own]
+        return [Piece(pieces[0].text[self._end :], False), *pieces[1:]]
+
+    def _summary(self, context: str, key: str) -> str:
+        if key in context and self._rng.random() < HOLDS_SHARE:
+            return f"The key of the book is {key}."
+        return _LAST.format(code=_last_code(context))
+
+
+def heard(messages: Iterable[Mapping[str, Any]]) -> str:
+    """What was said to the policy."""
+    return "\n".join(str(message["content"]) for message in messages if message["role"] != "assistant")
+
+
+def _last_code(context: str) -> str:
+    """The code that was said last."""
+    return (re.findall(r"parcel (?:is|was) (\w\d\d)", context) or ["A10"])[-1]
+
+
+def turns_of(messages: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The policy's messages, each with what answered it."""
+    turns: list[list[dict[str, Any]]] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            turns.append([])
+        turns[-1].append(message)
+    return turns
+
+
+def asked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the request for a summary, as `compact` makes it."""
+    *before, last = messages
+    if last["role"] == "user":
+        return [*before, last | {"content": f"{last['content']}\n\n{INSTRUCTION}"}]
+    return [*messages, {"role": "user", "content": INSTRUCTION}]
+
+
+def _closing(message: dict[str, Any], key: str, named: str) -> dict[str, Any]:
+    """The message, with another key where it closes the book."""
+    calls = [
+        call | {"function": call["function"] | {"arguments": _named(call["function"]["arguments"], key, named)}}
+        for call in message.get("tool_calls") or ()
+    ]
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _named(arguments: Any, key: str, named: str) -> Any:
+    if isinstance(arguments, str):
+        return arguments.replace(f'"{key}"', f'"{named}"')
+    return {name: named if value == key else value for name, value in arguments.items()}

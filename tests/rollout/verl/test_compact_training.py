@@ -1,0 +1,122 @@
+"""Three GRPO steps with compacted contexts, whose summaries are trained or masked: segments under one advantage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_training import assert_trained_on
+from echo_training import prepare_training
+from engine_log import derive, read_generations, read_records, samples_of
+from verl_run import logged, train
+
+from rollout.trace.trained import read_trained
+
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[3]
+SAMPLES, STEPS = 4, 3
+ASK = "Sum up."
+COMPACT = {"at_tokens": 440, "keep_turns": 1, "summary_tokens": 40, "instruction": ASK}
+ENVIRONMENT: dict[str, Any] = {
+    "servers": {
+        "echo": {
+            "command": "${python}",
+            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
+            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
+        }
+    },
+    "user": {"server": "echo"},
+    "limits": {"assistant_turns": 5},
+    "reward": {"server": "echo", "parts": ["letters"]},
+}
+_SHOUTS: list[dict[str, Any]] = [
+    {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum", "times": 150}}}]},
+    {"role": "tool", "content": " ".join(["PLUM"] * 150)},
+]
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "user", "content": "Shout plum."},
+    *_SHOUTS,
+    *_SHOUTS,
+    {"role": "user", "content": ASK},
+    {"role": "assistant", "content": "There was a plum, and then there was another one."},
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    home: Path
+    is_masked: bool
+    metrics: dict[int, dict[str, Any]]
+    records: list[dict[str, Any]]
+    generations: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["train", "mask"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    home = tmp_path_factory.mktemp(f"compact_{request.param}")
+    strategy = {"use": "compact", "compact": COMPACT | {"summary_loss": request.param}}
+    overrides = prepare_training(home, ENVIRONMENT | {"strategy": strategy}, CONVERSATION, samples=SAMPLES)
+    overrides |= {
+        "data.max_response_length": 768,
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
+        "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
+        "actor_rollout_ref.actor.optim.lr": 1e-4,
+        "trainer.total_training_steps": STEPS,
+    }
+    done = train(home, overrides, timeout_s=1600)
+    assert done.returncode == 0, done.stdout[-8000:]
+    records, generations = read_records(home / "traces"), read_generations(home / "engine.jsonl")
+    return Run(home, request.param == "mask", logged(home), records, generations)
+
+
+def summaries(record: dict[str, Any]) -> set[int]:
+    marked = ((number, mark["kind"]) for number, turn in enumerate(record["turns"]) for mark in turn["marks"])
+    return {number for number, kind in marked if kind == "compacted"}
+
+
+def test_trajectories_of_several_contexts_were_trained(run: Run) -> None:
+    assert len(run.records) == STEPS * 2 * SAMPLES
+    counts = Counter(len(samples_of(record)) for record in run.records)
+    assert max(counts) > 1, counts
+    for step, metrics in run.metrics.items():
+        assert metrics["mcp/failed_share"] == 0 and metrics["actor/grad_norm"] > 0
+        own = [record for record in run.records if record["origin"]["step"] == step]
+        assert metrics["mcp/marks/compacted"] == sum(len(summaries(record)) for record in own) / len(own)
+        assert metrics["mcp/strategy/compact"] == 1
+
+
+def test_every_segment_is_the_engines_log_and_nothing_is_left_over(run: Run) -> None:
+    left = list(run.generations)
+    for record in run.records:
+        masked = summaries(record) if run.is_masked else set[int]()
+        for sample in samples_of(record):
+            ids, mask, logprobs = derive(sample, left)
+            for span in sample["spans"]:
+                if span["turn"] in masked and span["kind"] != "context":
+                    mask[span["start"] : span["end"]] = [0] * (span["end"] - span["start"])
+            assert sample["response_ids"][: len(ids)] == ids
+            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
+            assert sample["logprobs"][: len(ids)] == logprobs
+    assert left == []
+
+
+def test_what_was_trained_on_is_the_record(run: Run) -> None:
+    assert_trained_on(run.home, run.records)
+
+
+def test_a_score_counts_once_and_all_segments_have_one_advantage(run: Run) -> None:
+    for step, metrics in run.metrics.items():
+        scores = [record["reward"]["score"] for record in run.records if record["origin"]["step"] == step]
+        assert metrics["critic/score/mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
+    pushed: dict[str, set[float]] = {}
+    ratios: list[float] = []
+    for each in read_trained(run.home / "traces"):
+        own = [value for value, mask in zip(each.advantages, each.mask, strict=True) if mask]
+        pushed.setdefault(each.trace, set()).update(own)
+        ratios += [ratio for ratio, mask in zip(each.ratios or (), each.mask, strict=True) if mask]
+    assert all(len(values) == 1 for values in pushed.values()) and len({*map(max, pushed.values())}) > 2
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-3)
