@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,12 +41,11 @@ def parquet_needed(what: str) -> Generator[None]:
 
 def install_command(extra: str) -> str:
     """The command that adds an extra to this installation, from where it came: index, checkout or wheel (PEP 610)."""
-    try:
+    origin: dict[str, Any] = {}
+    with suppress(PackageNotFoundError):
         origin = json.loads(distribution("mcp-rollout").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        origin = {}
     source, option = "mcp-rollout", ""
-    if (url := urlsplit(origin.get("url", ""))).scheme == "file":
+    if (url := urlsplit(str(origin.get("url", "")))).scheme == "file":
         source = url2pathname(url.path)
         option = "-e " if origin.get("dir_info", {}).get("editable") else ""
     return f"pip install {option}{shlex.quote(f'{source}[{extra}]')}"
