@@ -59,6 +59,20 @@ def test_a_program_writes_to_copies_of_its_data_alone(tmp_path: Path) -> None:
     assert made.changed(fresh) == ()
 
 
+@pytest.mark.parametrize(("files", "size"), [(4000, 0), (1, 64 << 20)], ids=["files", "bytes"])
+def test_data_beyond_a_bound_is_not_copied_and_nothing_is_written(tmp_path: Path, files: int, size: int) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(files):
+        (data / f"{number}.txt").touch()
+    os.truncate(data / "0.txt", size)
+    entry = ServerConfig(**python("pass", str(data)))
+    assert Throwaway(root=tmp_path / "within", entry=entry, page_port=0, word="probe").prepare() == ""
+    (data / "more.txt").write_text("x")
+    refused = Throwaway(root=tmp_path / "beyond", entry=entry, page_port=0, word="probe").prepare()
+    assert refused.startswith(f"{data} is too large to copy")
+
+
 FORBIDDEN = {
     "a file elsewhere": "open(sys.argv[1] + '/new', 'w')",
     "a file that exists": "open(sys.argv[1] + '/mine', 'w')",
