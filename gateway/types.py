@@ -225,6 +225,8 @@ class ToolResult:
     is_error: bool = False
     reward: float | None = None
     """This turn's reward, from a trusted server's `REWARD_META`."""
+    ends_world: bool = False
+    """Whether the world ended with this call, from a trusted server's `DONE_META`."""
     elapsed_s: float = 0.0
     meta: Mapping[str, Any] = field(default_factory=empty)
     coerced: Mapping[str, Any] = field(default_factory=empty)
@@ -239,11 +241,6 @@ class ToolResult:
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf:
             return float(seconds)
         return None
-
-    @property
-    def ends_world(self) -> bool:
-        """Whether the server says that the world ended, in `DONE_META`. Not to be believed of every server."""
-        return self.meta.get(DONE_META) is True
 
     @property
     def state(self) -> str | None:

@@ -193,7 +193,11 @@ class TokenBuilder(Protocol):
         ...
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
-        """Parse a completion. Text that cannot be parsed is returned as content or as a `Call` with a `problem`."""
+        """Parse a completion. Text that cannot be parsed is returned as content or as a `Call` with a `problem`.
+
+        Raises:
+            EngineError: ids are none of the tokenizer's.
+        """
         ...
 
 

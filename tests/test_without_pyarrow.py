@@ -74,7 +74,7 @@ def test_a_new_environment_is_written_without_rows(tmp_path: Path) -> None:
     [
         (None, "pip install 'mcp-rollout[verl]'"),
         ({"url": "file:///a%20b/it", "dir_info": {"editable": True}}, "pip install -e '/a b/it[verl]'"),
-        ({"url": "file:///tmp/it.whl", "archive_info": {}}, "pip install '/tmp/it.whl[verl]'"),
+        ({"url": "file:///a/it.whl", "archive_info": {}}, "pip install '/a/it.whl[verl]'"),
         ({"url": "https://example.org/it", "vcs_info": {"vcs": "git"}}, "pip install 'mcp-rollout[verl]'"),
     ],
     ids=["from an index", "a checkout", "a wheel", "from elsewhere"],

@@ -94,6 +94,7 @@ class RecordedResult(Line):
     structured: dict[str, Any] | None = None
     is_error: bool = False
     reward: float | None = None
+    ends_world: bool = False
     meta: dict[str, Any] = {}
     resends: int = 0
 
@@ -108,6 +109,7 @@ class RecordedResult(Line):
             structured=None if result.structured is None else dict(result.structured),
             is_error=result.is_error,
             reward=result.reward,
+            ends_world=result.ends_world,
             meta={name: value for name, value in result.meta.items() if not name.startswith(_OF_THE_PROTOCOL)},
             resends=result.resends,
         )
@@ -121,6 +123,7 @@ class RecordedResult(Line):
             structured=self.structured,
             is_error=self.is_error,
             reward=self.reward,
+            ends_world=self.ends_world,
             meta=self.meta,
             resends=self.resends,
             elapsed_s=elapsed_s,

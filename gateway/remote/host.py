@@ -109,7 +109,7 @@ class RemoteHost:
             while True:
                 found = await self.request(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
                 handle = str(found.get("lease", ""))
-                if found.get("process") != self.offer.process:
+                if str(found.get("process", "")) != self.offer.process:
                     raise WorldLost(f"{self.url} was started again")
                 if found.get("granted"):
                     return found

@@ -15,7 +15,7 @@ from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Discriminator, Tag, TypeAdapter
 
-from gateway.types import REWARD_META, Content, ContentKind, ToolResult
+from gateway.types import DONE_META, REWARD_META, Content, ContentKind, ToolResult
 
 Returned = mcp.CallToolResult | mcp.InputRequiredResult
 
@@ -131,6 +131,7 @@ def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elap
         structured=cast("Mapping[str, Any] | None", structured),
         is_error=result.is_error,
         reward=_reward(meta) if trusted else None,
+        ends_world=trusted and meta.get(DONE_META) is True,
         elapsed_s=elapsed_s,
         meta=meta,
     )

@@ -1,4 +1,4 @@
-"""`SchemaTool`: a tool from a schema of somebody else's in place of a Python function."""
+"""`SchemaTool`: a tool that is described by a given JSON Schema, not by a Python function."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def create_server(
 
     @harness.reply
     def reply(world: World, message: str) -> Reply:
-        """Nobody answers: a message without a call ends the trajectory."""
+        """There is no user: a message without a call ends the trajectory."""
         return Reply(message="", done=True)
 
     @harness.placing

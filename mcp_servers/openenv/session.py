@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from mcp_servers.kit import ToolError
 
 try:
     from websockets.asyncio.client import ClientConnection, connect
-    from websockets.exceptions import WebSocketException
+    from websockets.exceptions import ConnectionClosed, WebSocketException
 except ImportError as error:
     raise ImportError("mcp_servers.openenv needs websockets: pip install 'mcp-rollout[openenv]'") from error
 
@@ -100,7 +101,8 @@ class Session:
                 raise ToolError(self.lost)
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    await self.socket.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": data}))
+                    with suppress(ConnectionClosed):  # what the server said before it closed is still to be read
+                        await self.socket.send(json.dumps({"type": kind, **({} if data is None else {"data": data})}))
                     answer = cast("Json", json.loads(await self.socket.recv()))
             except (OSError, ValueError, WebSocketException) as error:
                 # An answer that comes later would be taken for that of the next request.

@@ -112,9 +112,7 @@ def _recorded(
     for index, (began_at, total_s) in clocks.items():
         event = trace.turns[-1].tools[index]
         event.began_at, event.wait_s = began_at, max(0.0, total_s - event.elapsed_s)
-    servers = context.environment.servers
-    for tool, result in zip(tools, results, strict=True):
-        if tool is not None and result.ends_world and servers[tool.server].trusted:
-            trace.stop_reason = trace.stop_reason or StopReason.WORLD_DONE
+    if any(result.ends_world for result in results):
+        trace.stop_reason = trace.stop_reason or StopReason.WORLD_DONE
     trace.turns[-1].marks += refused(calls, sent, session.tools, results)
     return messages

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from gateway.errors import GatewayError
 from rollout.environment.sections import Strategy, ThinkingLoss
 from rollout.environment.task import Task
-from rollout.errors import AgentError, EngineError
+from rollout.errors import AgentError
 from rollout.loop.calls import call_tools
 from rollout.loop.clock import Clock
 from rollout.loop.compaction import Compaction
@@ -543,10 +543,7 @@ async def sample(trace: Trace, policy: Policy, context: Context, filters: Filter
             )
         generate_s = context.clock.time() - began
         # Shielded, so that what was sampled is recorded where the time ran out during the generation.
-        try:
-            parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
-        except (IndexError, OverflowError, ValueError) as error:
-            raise EngineError(f"the engine gave ids that are none of its tokenizer's: {error}") from error
+        parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))
         edit = tokens.completion(trace.context, completion.ids)
         turn = trace.add_completion(completion, parsed, edit, mask_thinking=thinking.loss is ThinkingLoss.MASK)
     turn.began_at, turn.generate_s = began_at, generate_s

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rollout.errors import EngineError
 from rollout.formats.format import Format, Tools
 from rollout.types import Parsed
 
@@ -28,8 +29,14 @@ class CompletionParser:
         Args:
             ids: the completion without the token that ended it.
             opened: whether the prompt has begun a thought.
+
+        Raises:
+            EngineError: ids are none of the tokenizer's, which only an engine can cause.
         """
-        text = self.decode(ids)
+        try:
+            text = self.decode(ids)
+        except (IndexError, OverflowError, ValueError) as error:
+            raise EngineError(f"the engine gave ids that are none of its tokenizer's: {error}") from error
         read = self.format.read(text, tools, opened=opened)
         return Parsed(
             content=read.content,

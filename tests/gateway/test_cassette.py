@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
-from gateway.cassette.lines import unnamed
+from gateway.cassette.lines import RecordedResult, unnamed
 from gateway.cassette.reading import SUFFIX, Cassette
 from gateway.cassette.recording import Recorder
 from gateway.cassette.replaying import Missing, Replay
@@ -184,6 +184,12 @@ async def test_a_replay_gives_what_was_recorded_without_the_server(tmp_path: Pat
     noted = recorded[-1]
     assert [note.text for note in noted.notifications] == ["order of 7", "first", "second"]
     assert [request.answer for request in noted.requests] == [{"action": "accept", "content": {"n": 7}}]
+
+
+def test_what_a_trusted_server_said_of_reward_and_end_is_kept_without_its_meta() -> None:
+    kept = RecordedResult.of(ToolResult(reward=0.5, ends_world=True)).model_dump_json()
+    found = RecordedResult.model_validate_json(kept).result(0.0)
+    assert (found.reward, found.ends_world) == (0.5, True)
 
 
 async def test_recording_changes_nothing_but_writes_readable_lines(tmp_path: Path) -> None:

@@ -138,12 +138,12 @@ async def test_a_full_server_is_named_with_its_capacity() -> None:
     full = {"code": "CAPACITY_REACHED", "message": "full", "active_sessions": 3, "max_sessions": 3}
 
     async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read(reader)
-        writer.write(frame(1, json.dumps({"type": "error", "data": full}).encode()))
+        writer.write(frame(1, json.dumps({"type": "error", "data": full}).encode()) + frame(8, b"\x03\xe8"))
         await reader.read()
 
     async with served(server) as url:
         session = await Address(url=url, timeout_s=20, ping_s=20).open()
+        await session.socket.wait_closed()  # as its server does before anything is asked
         with pytest.raises(CapacityReached, match="holds 3 sessions at a time") as caught:
             await session.ask("reset", {"seed": 1})
         assert caught.value.most == 3
