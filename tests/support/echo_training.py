@@ -27,6 +27,18 @@ JUDGED: dict[str, Any] = {
     "reward": {"server": "echo", "parts": ["letters"]},
 }
 """The echo server, which scores the answer itself."""
+CONVERSED: dict[str, Any] = {
+    "servers": {
+        "echo": {
+            "command": "${python}",
+            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
+            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
+        }
+    },
+    "user": {"server": "echo"},
+    "reward": {"server": "echo", "parts": ["letters"]},
+}
+"""The echo server, which is the user too."""
 SHOUT_PLUM: list[dict[str, Any]] = [
     {"role": "user", "content": "Shout plum."},
     {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}]},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agent_training import assert_trained_on
-from echo_training import prepare_training
+from echo_training import CONVERSED, prepare_training
 from engine_log import derive, read_generations, read_records, samples_of
 from verl_run import logged, train
 
@@ -17,22 +17,10 @@ from rollout.trace.trained import read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 SAMPLES, STEPS = 4, 3
 ASK = "Sum up."
 COMPACT = {"at_tokens": 440, "keep_turns": 1, "summary_tokens": 40, "instruction": ASK}
-ENVIRONMENT: dict[str, Any] = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
-        }
-    },
-    "user": {"server": "echo"},
-    "limits": {"assistant_turns": 5},
-    "reward": {"server": "echo", "parts": ["letters"]},
-}
+ENVIRONMENT: dict[str, Any] = {**CONVERSED, "limits": {"assistant_turns": 5}}
 _SHOUTS: list[dict[str, Any]] = [
     {"role": "assistant", "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum", "times": 150}}}]},
     {"role": "tool", "content": " ".join(["PLUM"] * 150)},

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from agent_training import assert_every_token_is_the_engines_or_rendered
-from echo_training import prepare_training
+from echo_training import CONVERSED, prepare_training
 from engine_log import read_generations, read_records, samples_of
 from transformers import AutoTokenizer
 from verl_run import logged, train
@@ -24,20 +24,8 @@ from rollout.trace.trained_segment import digest
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 SAMPLES, STEPS = 4, 3
-ENVIRONMENT = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
-        }
-    },
-    "user": {"server": "echo"},
-    "reward": {"server": "echo", "parts": ["letters"]},
-    "thinking": {"context": "drop_previous", "tokens_per_turn": 12},
-}
+ENVIRONMENT: dict[str, Any] = {**CONVERSED, "thinking": {"context": "drop_previous", "tokens_per_turn": 12}}
 CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "Shout plum."},
     {

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from echo_training import SHOUT_PLUM, prepare_training
+from echo_training import CONVERSED, SHOUT_PLUM, prepare_training
 from engine_log import derive, read_generations, read_records, samples_of
 from verl_run import logged, train
 
@@ -18,19 +18,7 @@ from rollout.trace.trained import read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
 
-ROOT = Path(__file__).parents[3]
 LEAVES, STEPS, ROWS = 4, 2, 2
-ENVIRONMENT: dict[str, Any] = {
-    "servers": {
-        "echo": {
-            "command": "${python}",
-            "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-            "roles": {"start": "say_hello", "reply": "answer", "score": "judge"},
-        }
-    },
-    "user": {"server": "echo"},
-    "reward": {"server": "echo", "parts": ["letters"]},
-}
 CONVERSATION: list[dict[str, Any]] = [
     *SHOUT_PLUM,
     {"role": "user", "content": "Shout pear 1."},
@@ -63,7 +51,7 @@ class Run:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     strategy, estimator = RUNS[request.param]
     home = tmp_path_factory.mktemp(request.param.replace(" ", "_"))
-    environment = ENVIRONMENT | {"strategy": strategy}
+    environment = CONVERSED | {"strategy": strategy}
     overrides = prepare_training(home, environment, CONVERSATION, samples=LEAVES)
     overrides |= {
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
