@@ -65,6 +65,7 @@ for directory in sys.argv[2:4]:  # the first time is longer: pyarrow imports pan
     unit_s = time.perf_counter() - began
 for directory, units in zip(sys.argv[4::2], sys.argv[5::2]):
     reading, writing = os.pipe()
+    began = time.perf_counter()
     child = os.fork()
     if not child:
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, float(units) * unit_s))
@@ -76,7 +77,10 @@ for directory, units in zip(sys.argv[4::2], sys.argv[5::2]):
     while part := os.read(reading, 65536):
         said += len(part)
     os.close(reading)
-    print(os.waitpid(child, 0)[1], said, flush=True)
+    status = os.waitpid(child, 0)[1]
+    if not status:  # it was done before its time, so that a unit was measured while the machine was busy
+        unit_s = min(unit_s, time.perf_counter() - began)
+    print(status, said, flush=True)
 """
 
 
