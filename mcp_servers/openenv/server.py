@@ -7,13 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx2
 from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import METHOD_NOT_FOUND, CallToolResult
+from mcp_types import METHOD_NOT_FOUND, CallToolResult, Tool
 
 from mcp_servers.kit import (
     Harness,
@@ -29,7 +30,7 @@ from mcp_servers.kit import (
     tool_result,
 )
 from mcp_servers.kit.records import Opening
-from mcp_servers.openenv.session import Address, CapacityReached, Session, Tool
+from mcp_servers.openenv.session import Address, CapacityReached, Session
 
 PROMPT = "Act in an environment with the tools, until it says that the episode is over."
 OVER = "The episode is over: no call reaches the environment any more."
@@ -58,32 +59,20 @@ class World:
 
     async def close(self) -> None:
         if self.session is not None:
-            await self.session.socket.close()
+            await self.session.aclose()
 
 
 async def look(address: Address) -> Offer:
-    """Ask the server what it has, with two sessions. Raises ToolError and httpx2.HTTPError."""
-    first = await address.open()
-    try:
-        tools = await first.tools()
-        if not tools:
-            schema = await address.action_schema()
-            # Of `Action` itself: what the agent's program notes, not what the environment does.
-            properties = {name: each for name, each in schema.get("properties", {}).items() if name != "metadata"}
-            step = "One step of the environment; the result is its observation."
-            tools, are_mcp = [Tool("step", step, {**schema, "properties": properties})], False
-        else:
-            are_mcp = True
-        second = await address.open()
-        try:
-            await second.ask("state")
-        except CapacityReached as reached:
-            return Offer(tools, are_mcp, reached.most)
-        finally:
-            await second.socket.close()
-    finally:
-        await first.socket.close()
-    return Offer(tools, are_mcp, None)
+    """Ask the server what it has, with two sessions. Raises ToolError, httpx2.HTTPError and ValueError."""
+    async with aclosing(await address.open()) as first:
+        listed = await first.tools()
+        tools = listed or [await address.step_tool()]
+        async with aclosing(await address.open()) as second:
+            try:
+                await second.ask("state")
+            except CapacityReached as reached:
+                return Offer(tools, bool(listed), reached.most)
+    return Offer(tools, bool(listed), None)
 
 
 def create_server(
@@ -94,7 +83,6 @@ def create_server(
     test: int = 20,
     prompt: str = PROMPT,
     wait_s: float = 60.0,
-    most: int = 4096,
 ) -> MCPServer:
     """The server of one environment.
 
@@ -104,7 +92,6 @@ def create_server(
         test: Number of seeds in the split `test`.
         prompt: The instructions, for the system message.
         wait_s: How long a reset tries to get a session where all that the server holds are taken.
-        most: Maximum number of worlds.
     """
     splits = Splits("openenv", {"train": train, "test": test})
 
@@ -130,9 +117,11 @@ def create_server(
         reward = answer.get("reward")
         return tool_result(text, reward=None if reward is None else float(reward), done=world.over, is_error=failed)
 
-    tools: list[Any] = [SchemaTool.of(each.name, each.description, each.input_schema, run) for each in offer.tools]
+    tools: list[Any] = [
+        SchemaTool.of(each.name, each.description or "", each.input_schema, run) for each in offer.tools
+    ]
     server = MCPServer("openenv", instructions=prompt, log_level="WARNING", tools=tools)
-    harness = Harness(server, begin, max_trajectories=most)
+    harness = Harness(server, begin)
 
     @harness.tasks
     def tasks(split: Split) -> Iterator[TaskItem]:
@@ -200,7 +189,7 @@ def main() -> None:
     address = Address(url=given.url, timeout_s=given.timeout_s, ping_s=given.ping_s)
     try:
         offer = asyncio.run(look(address))
-    except (ToolError, httpx2.HTTPError) as error:
+    except (ToolError, httpx2.HTTPError, ValueError) as error:
         arguments.error(f"{given.url}: {error}")
     if offer.most is not None:
         sys.stderr.write(f"{CapacityReached(offer.most)}; further trajectories wait\n")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx2
+from mcp_types import ListToolsResult, Tool
 
 from mcp_servers.kit import ToolError
 
@@ -24,13 +25,6 @@ _CLOSE_S = 1.0
 """How long a server may take to answer that a session is closed."""
 _ENDED = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 """Codes of errors after which the server closes the session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    name: str
-    description: str
-    input_schema: Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +56,15 @@ class Address:
             raise ToolError(f"no OpenEnv server: {url}: {error}") from error
         return Session(socket, self.timeout_s)
 
-    async def action_schema(self) -> Json:
+    async def step_tool(self) -> Tool:
+        """The tool `step`, whose arguments are the environment's action. Raises httpx2.HTTPError and ValueError."""
         async with httpx2.AsyncClient(timeout=self.timeout_s) as client:
             answer = await client.get(f"{self.url.rstrip('/')}/schema")
-            return cast("Json", answer.raise_for_status().json()["action"])
+            schema: Json = answer.raise_for_status().json()["action"]
+        # Of `Action` itself: what the agent's program notes, not what the environment does.
+        properties = {name: each for name, each in schema.get("properties", {}).items() if name != "metadata"}
+        words = "One step of the environment; the result is its observation."
+        return Tool(name="step", description=words, input_schema={**schema, "properties": properties})
 
 
 class CapacityReached(ToolError):
@@ -119,10 +118,12 @@ class Session:
         raise ToolError("; ".join([str(said.get("message")), *map(_fault, faults)]))
 
     async def tools(self) -> list[Tool]:
-        """The environment's MCP tools; none where it is not an `MCPEnvironment`."""
+        """The environment's MCP tools; none where it is not an `MCPEnvironment`. Raises as `ask`, and ValueError."""
         answer = await self.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
-        listed = cast("list[Json]", cast("Json", answer.get("result") or {}).get("tools") or [])
-        return [Tool(each["name"], each.get("description") or "", each.get("inputSchema") or {}) for each in listed]
+        return ListToolsResult.model_validate(answer.get("result") or {"tools": []}).tools
+
+    async def aclose(self) -> None:
+        await self.socket.close()
 
 
 def _fault(error: Json) -> str:

@@ -67,9 +67,9 @@ async def check_environment(environment: Environment, options: Options = Options
         ExceptionGroup, BaseException: defects of this program only.
     """
     results: list[ClauseResult] = []
+    unasked = () if options.mutations else (Clause.MUTATIONS,)
 
     def report(because: str) -> Report:
-        unasked = () if options.mutations else (Clause.MUTATIONS,)
         return Report(environment=environment.name, results=complete(results, because=because, without=unasked))
 
     try:
@@ -93,7 +93,9 @@ async def check_environment(environment: Environment, options: Options = Options
                 setup.items = await _items(setup, options)
             except GatewayError as error:
                 return report(f"there is no task to play: {error}")
-            results += [await _result(clause, examine, setup) for clause, examine in _WITH_TASKS.items()]
+            for clause, examine in _WITH_TASKS.items():
+                if clause not in unasked:
+                    results.append(await _result(clause, examine, setup))
         # Now that the servers have ended: what a program prints may wait in its buffer until then.
         results.append(await _result(Clause.OUTPUT, clauses.output, setup))
     except (ConfigError, GatewayError) as error:

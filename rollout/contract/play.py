@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, cast
 from uuid import uuid4
@@ -130,10 +130,6 @@ class CheckSetup:
     """How many times the tools' names, descriptions and schemas are changed."""
     connections: set[Connection] = field(default_factory=set[Connection])
     """Those of all leases so far."""
-
-    def over(self, environment: Environment, gateway: Gateway) -> CheckSetup:
-        """The same examination with another environment's servers."""
-        return replace(self, environment=environment, gateway=gateway, elsewhere=gateway, connections=set())
 
     @asynccontextmanager
     async def lease(self, item: ListedTask | None, gateway: Gateway | None = None) -> AsyncGenerator[Session]:

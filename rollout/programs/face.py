@@ -18,6 +18,9 @@ import anyio
 import structlog
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as AsgiRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from mcp_wire.http_connections import Connections
@@ -150,97 +153,73 @@ class Face:
         name = path.removeprefix("v1/").removeprefix("v1/").rstrip("/")
         dialect = DIALECTS.get(name)
         if dialect is not None and scope["method"] == "POST":
-            await _Exchange(placed, dialect, receive, send).run()
+            try:
+                response = await _Exchange(placed, dialect).response(AsgiRequest(scope, receive))
+            except ClientDisconnect:
+                return
         elif name == "models":
             models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
-            await _respond(send, 200, to_json({"object": "list", "data": models, "has_more": False}))
+            response = JSONResponse({"object": "list", "data": models, "has_more": False})
         else:
             problem = f"nothing is served at {path[:100]!r}: there are {', '.join(DIALECTS)}"
-            await _respond(send, 400, to_json({"error": {"message": problem, "type": "invalid_request_error"}}))
+            response = JSONResponse({"error": {"message": problem, "type": "invalid_request_error"}}, 400)
+        await response(scope, receive, send)
 
 
+@dataclass(frozen=True, slots=True)
 class _Exchange:
     """One request for an answer of the model."""
 
-    def __init__(self, placed: Placed, dialect: Dialect, receive: Receive, send: Send) -> None:
-        self._placed, self._dialect, self._receive, self._send = placed, dialect, receive, send
+    placed: Placed
+    dialect: Dialect
 
-    async def run(self) -> None:
-        seat, dialect = self._placed.seat, self._dialect
+    async def response(self, request: AsgiRequest) -> Response:
+        """What answers a request. Raises ClientDisconnect where the program leaves before all of it has arrived."""
+        seat, dialect = self.placed.seat, self.dialect
         try:
-            body = await self._body()
-            if body is None:  # the program has left
-                return
+            body = await self._body(request)
             asked = dialect.read(body)
         except (Unreadable, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             problem = str(error) if isinstance(error, Unreadable) else f"the request is malformed: {error!r}"
             seat.refused = problem
-            await self._respond(400, dialect.error(Refusal(problem)))
-            return
+            return self._document(400, dialect.error(Refusal(problem)))
         waiting, had = seat.ask(asked)
-        if asked.stream:
-            await self._stream(waiting, had, body)
-            return
-        await waiting.done.wait()
-        if isinstance(waiting.outcome, Answer):
-            await self._respond(200, dialect.document(waiting.outcome.without(had), body))
-        else:
-            await self._respond(400, dialect.error(waiting.outcome or seat.refusal))
+        with anyio.move_on_after(self.placed.events_s if asked.stream else None):
+            await waiting.done.wait()
+        if isinstance(waiting.outcome, Refusal):
+            return self._document(400, dialect.error(waiting.outcome))
+        if isinstance(waiting.outcome, Answer) and not asked.stream:
+            return self._document(200, dialect.document(waiting.outcome.without(had), body))
+        events = self._events(waiting, had, body)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
-    async def _body(self) -> Json | None:
-        parts: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                return None
-            parts.append(message.get("body", b""))
-            size, more = size + len(parts[-1]), bool(message.get("more_body"))
-            if size > _MOST_BYTES:
+    async def _body(self, request: AsgiRequest) -> Json:
+        raw = bytearray()
+        async for part in request.stream():
+            raw += part
+            if len(raw) > _MOST_BYTES:
                 raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
-        body: Any = json.loads(self._placed.seen(b"".join(parts)))
+        body: Any = json.loads(self.placed.seen(bytes(raw)))
         if not isinstance(body, dict):
             raise Unreadable("the request is not a JSON object")
         return cast("Json", body)
 
-    async def _stream(self, waiting: Waiting, had: Message | None, body: Json) -> None:
-        """Answer with events; a status that says more is possible until the first one."""
-        begun = False
-        while not waiting.done.is_set():
-            with anyio.move_on_after(self._placed.events_s):
+    async def _events(self, waiting: Waiting, had: Message | None, body: Json) -> AsyncGenerator[bytes]:
+        while waiting.outcome is None:
+            yield self._event(self.dialect.waiting(body))
+            with anyio.move_on_after(self.placed.events_s):
                 await waiting.done.wait()
-                break
-            begun = begun or await self._begin()
-            await self._event(self._dialect.waiting(body))
-        if not isinstance(waiting.outcome, Answer):
-            refusal = waiting.outcome or self._placed.seat.refusal
-            if not begun:
-                await self._respond(400, self._dialect.error(refusal))
-                return
-            await self._event(self._dialect.failed(refusal, body))
-        else:
-            begun = begun or await self._begin()
-            for event in self._dialect.events(waiting.outcome.without(had), body):
-                await self._event(event)
-            await self._send({"type": "http.response.body", "body": self._dialect.done, "more_body": True})
-        await self._send({"type": "http.response.body", "body": b""})
+        if isinstance(waiting.outcome, Refusal):
+            yield self._event(self.dialect.failed(waiting.outcome, body))
+            return
+        for event in self.dialect.events(waiting.outcome.without(had), body):
+            yield self._event(event)
+        yield self.dialect.done
 
-    async def _begin(self) -> bool:
-        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        return True
-
-    async def _event(self, event: Event) -> None:
+    def _event(self, event: Event) -> bytes:
         name, data = event
         head = f"event: {name}\n".encode() if name else b""
-        body = b"%sdata: %s\n\n" % (head, self._placed.told(data))
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        return b"%sdata: %s\n\n" % (head, self.placed.told(data))
 
-    async def _respond(self, status: int, document: Json) -> None:
-        await _respond(self._send, status, self._placed.told(document))
-
-
-async def _respond(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    def _document(self, status: int, document: Json) -> Response:
+        return Response(self.placed.told(document), status, media_type="application/json")
