@@ -12,12 +12,14 @@ Each class has a stable `code` for traces and metrics. Instances can be pickled,
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, ParamSpec, Self, cast
 
 from pydantic import BaseModel, ConfigDict
+
+P = ParamSpec("P")
 
 
 class CodedError(Exception):
@@ -100,6 +102,11 @@ class Faults(list[ConfigError]):
         except ConfigError as error:
             known = {str(each) for each in self}
             self.extend(each for each in faults_of(error) if str(each) not in known)
+
+    def check(self, check: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a check, and keep what it raises as `collected` does."""
+        with self.collected():
+            check(*args, **kwargs)
 
 
 def raise_all(faults: Sequence[ConfigError]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollout.loop.trajectory import ToolAgent
 from rollout.loop.turns import Turns
 
 PLAN = "First write a plan: the steps in order, each in a line of its own. Call no tool yet, and give no answer."
@@ -33,10 +34,4 @@ class PlanThenAct:
             await turns.call_tools()
         else:
             await turns.say(self.act)
-        while True:
-            if (await turns.generate()).calls:
-                await turns.call_tools()
-            elif turns.has_user:
-                await turns.ask_user()
-            else:
-                return
+        await ToolAgent().play(turns)

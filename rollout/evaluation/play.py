@@ -213,8 +213,7 @@ def load_environments(
                 environment = environment.model_copy(update={"agent": changed})
             loaded.append(environment)
             for check in (build_agent, check_reward):
-                with faults.collected():
-                    check(environment)
+                faults.check(check, environment)
             if tool_format is not None:
                 check_thoughts(environment, tool_format)
     raise_all(faults)

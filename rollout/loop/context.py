@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rollout.environment.config import Environment
@@ -60,18 +61,45 @@ class Context:
             trace.messages += messages
 
     def _render(self, trace: Trace, messages: list[Message], base: list[int]) -> None:
-        edit = self._fitted(trace, messages, base)
-        if edit is None:
-            trace.stop_reason = StopReason.TOKEN_LIMIT
-        elif len(base) == len(trace.context):
+        """Render the messages after `base`, cut where they do not fit; sets the stop reason where they never do.
+
+        `messages` is updated in place to what the policy reads.
+        """
+        line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
+        room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
+        for attempt in range(ATTEMPTS):
+            shown = [*messages[:-1], with_line(messages[-1], line)]
+            excess, take = self._rendered(trace, shown, base, room)
+            if excess <= 0:
+                # In place: the caller records this list, and the record has to have what the policy reads.
+                messages[:] = shown
+                note_shown(trace, messages, cut=attempt > 0)
+                take()
+                return
+            if not self._cut(trace, messages, excess):
+                break
+        trace.turns[-1].marks.append(Mark(kind=MarkKind.RESULT_OVERFLOW))
+        trace.stop_reason = StopReason.TOKEN_LIMIT
+
+    def _rendered(
+        self, trace: Trace, shown: Sequence[Message], base: list[int], room: int
+    ) -> tuple[int, Callable[[], None]]:
+        """By how many tokens the messages exceed the room, and what takes them into the context."""
+        edit = self.tokens.messages(base, self.previous(trace), shown, self.schemas)
+        left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
+        excess = 0 if left >= 1 else self.environment.results.overflow_tokens - left
+        return excess, partial(self._take, trace, base, edit)
+
+    def _take(self, trace: Trace, base: list[int], edit: Edit) -> None:
+        if len(base) == len(trace.context):
             trace.add_context(edit)
-        else:
-            check_context(trace)
-            # Not append-only: the next generation continues other ids, so it belongs to a new segment, with
-            # these ids as its prompt and without loss.
-            kept = base[: len(base) - edit.removed]
-            trace.take_back(edit.removed)
-            trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
+            return
+        check_context(trace)
+        # Not append-only: the next generation continues other ids, so it belongs to a new segment, with these ids as
+        # its prompt and without loss.
+        kept = base[: len(base) - edit.removed]
+        trace.take_back(edit.removed)
+        trace.open([*kept, *edit.inserted, *edit.appended], images=trace.images + edit.images)
 
     def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
         """The context to which the messages are appended: without earlier thinking where the environment drops it."""
@@ -81,27 +109,6 @@ class Context:
         if new_user_turn and self.environment.thinking.context is ThinkingContext.DROP_PREVIOUS:
             return without_thinking(trace, self.tokens)
         return trace.context
-
-    def _fitted(self, trace: Trace, messages: list[Message], base: list[int]) -> Edit | None:
-        """Render the messages as an edit of `base`, or return None if they do not fit even when cut.
-
-        `messages` is updated in place to what the policy reads.
-        """
-        line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
-        room = self.limits.tokens_left(trace) + len(trace.context) - len(base)
-        for attempt in range(ATTEMPTS):
-            shown = [*messages[:-1], with_line(messages[-1], line)]
-            edit = self.tokens.messages(base, self.previous(trace), shown, self.schemas)
-            left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
-            if left >= 1:
-                # In place: the caller records this list, and the record has to have what the policy reads.
-                messages[:] = shown
-                note_shown(trace, messages, cut=attempt > 0)
-                return edit
-            if not self._cut(trace, messages, self.environment.results.overflow_tokens - left):
-                break
-        trace.turns[-1].marks.append(Mark(kind=MarkKind.RESULT_OVERFLOW))
-        return None
 
     def _cut(self, trace: Trace, messages: list[Message], excess: int) -> bool:
         """Cut `excess` tokens from the results, the longest first; False if too little of them would be left."""

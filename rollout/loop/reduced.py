@@ -7,56 +7,42 @@ exceeds `history_tokens`, the oldest turns are left out, which a line at the end
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rollout.environment.sections import ObservationsConfig
-from rollout.loop.context import ATTEMPTS, Context, note_shown, with_line
+from rollout.loop.context import Context, with_line
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.reward import without_images
 from rollout.loop.seal import check_context
-from rollout.trace.events import Mark, MarkKind
-from rollout.trace.record import StopReason, Trace
+from rollout.trace.record import Trace
 from rollout.types import Message, TokenBuilder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReducedContext(Context):
-    """Opens a new segment for each turn, so that each turn is a separate training sample."""
+    """Opens a new segment for each turn, so that each turn is a separate training sample.
 
-    def add(self, trace: Trace, messages: list[Message]) -> None:
-        """Record the messages, and open the next turn's context unless the trajectory ends here.
+    Its prompt exceeds the opening prompt by at most `history_tokens`. The response budget of the run counts this
+    history and one turn.
+    """
 
-        The prompt exceeds the opening prompt by at most `history_tokens`. The response budget of the run counts this
-        history and one turn. Sets the stop reason where a limit is reached or the messages do not fit.
-        """
-        freed = len(trace.context) - _opening_tokens(trace)
-        trace.stop_reason = trace.stop_reason or self.limits.reached(trace, freed=freed)
-        try:
-            if trace.stop_reason is None:
-                self._open_next(trace, messages, self.limits.tokens_left(trace) + freed)
-        finally:  # recorded even if the chat template raises
-            trace.messages += messages
+    def _base(self, trace: Trace, messages: Sequence[Message]) -> list[int]:
+        """The opening prompt, with which every context begins."""
+        return (trace.earlier[0] if trace.earlier else trace).prompt_ids
 
-    def _open_next(self, trace: Trace, messages: list[Message], budget: int) -> None:
-        overflow = self.environment.results.overflow_tokens
-        room = min(self.environment.strategy.single_turn.history_tokens, budget - overflow)
-        line = self.limits.budget_line(trace) if self.limits.tell_budget else ""
-        history = _History(trace, self.environment.strategy.single_turn.observations, self.tokens)
-        for attempt in range(ATTEMPTS):
-            shown = [*messages[:-1], with_line(messages[-1], line)]
-            ids = self._fitting(history, shown, room + _opening_tokens(trace))
-            excess = len(ids) - _opening_tokens(trace) - room
-            if excess <= 0:
-                messages[:] = shown
-                note_shown(trace, messages, cut=attempt > 0)
-                check_context(trace)
-                trace.open(ids)
-                return
-            if not self._cut(trace, messages, excess):
-                break
-        trace.turns[-1].marks.append(Mark(kind=MarkKind.RESULT_OVERFLOW))
-        trace.stop_reason = StopReason.TOKEN_LIMIT
+    def _rendered(
+        self, trace: Trace, shown: Sequence[Message], base: list[int], room: int
+    ) -> tuple[int, Callable[[], None]]:
+        config = self.environment.strategy.single_turn
+        most = len(base) + min(config.history_tokens, room - self.environment.results.overflow_tokens)
+        ids = self._fitting(_History(trace, config.observations, self.tokens), shown, most)
+
+        def take() -> None:
+            check_context(trace)
+            trace.open(ids)
+
+        return len(ids) - most, take
 
     def _fitting(self, history: _History, new: Sequence[Message], most: int) -> list[int]:
         """Ids of the prompt with as many turns of the history as fit; those of the last turn alone if none do."""
@@ -108,10 +94,6 @@ class _History:
         opening = [*self._opening[:-1], with_line(self._opening[-1], line)]
         kept = [message for turn in self._earlier[left_out:] for message in turn]
         return [*opening, *kept, self._last, *map(without_images, new)]
-
-
-def _opening_tokens(trace: Trace) -> int:
-    return len((trace.earlier[0] if trace.earlier else trace).prompt_ids)
 
 
 def _without_text(message: Message) -> Message:

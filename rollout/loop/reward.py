@@ -52,11 +52,9 @@ def check_reward(environment: Environment) -> None:
     """Raises ConfigError where a reward function cannot be imported, or a rubric has no model to judge."""
     faults = Faults()
     for name, path in environment.reward.functions.items():
-        with faults.collected():
-            import_function(path, key=f"reward.functions.{name}", file=environment.file)
+        faults.check(import_function, path, key=f"reward.functions.{name}", file=environment.file)
     if environment.reward.rubric is not None:
-        with faults.collected():
-            _judge_of(environment)
+        faults.check(_judge_of, environment)
     raise_all(faults)
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from gateway.types import canonical_json
 from rollout.loop.outside import comparable
@@ -84,7 +84,7 @@ class CallIds:
         calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
         ids: Any = [id for id, _ in calls]
         if not self.are_ours(ids):
-            ids = [(id, function["name"], comparable(_value(function["arguments"]))) for id, function in calls]
+            ids = [(id, function["name"], comparable(arguments_of(function["arguments"]))) for id, function in calls]
         return _digest([message["role"], message["content"], ids, message.get("tool_call_id")])
 
 
@@ -119,11 +119,13 @@ class History:
             self._openings.add(told.opening)
 
 
-def _value(arguments: Any) -> Any:
+def arguments_of(text: str, otherwise: str = "arguments") -> dict[str, Any]:
+    """A call's arguments; where the text is not a JSON object, the text as one argument of the name `otherwise`."""
     try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
+        found: Any = json.loads(text)
     except (ValueError, RecursionError):
-        return arguments
+        found = None
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {otherwise: text}
 
 
 def _digest(value: Any) -> Key:

@@ -19,7 +19,8 @@ from anyio.abc import TaskGroup
 from rollout.errors import AgentError
 from rollout.loop.turns import Aside, TrajectoryOver, Turns
 from rollout.programs.conversation import SMALL, Answer, AnsweredCall, Asked, Refusal, Waiting
-from rollout.programs.history import CallIds, History, Kind, Place
+from rollout.programs.dialects.dialect import call
+from rollout.programs.history import CallIds, History, Kind, Place, arguments_of
 from rollout.trace.record import StopReason
 from rollout.types import Message, Parsed, Shown
 
@@ -67,12 +68,10 @@ class Seat:
         self._tasks = tasks
         try:
             async for waiting in self._receive:
-                try:
-                    waiting.outcome = await self._answer(waiting)
-                finally:  # also where the trajectory ends with this request: `close` says why
-                    if waiting.outcome is not None:
-                        self._open.remove(waiting)
-                        waiting.done.set()
+                # Where the trajectory ends with this request, it stays open: `close` says why.
+                waiting.outcome = await self._answer(waiting)
+                self._open.remove(waiting)
+                waiting.done.set()
         finally:
             self.close()
 
@@ -108,15 +107,13 @@ class Seat:
             if earlier.is_repeated_by(told, asked.messages):
                 return earlier, next(iter(asked.messages[len(earlier.told.messages) :]), None)
         waiting = Waiting(asked=asked, told=told)
-        if self.over:
-            waiting.outcome = self.refusal
-        elif len(self._open) > MOST_WAITING:
-            waiting.outcome = Refusal(f"{MOST_WAITING} requests of this trajectory wait already")
-        if waiting.outcome is not None:
+        if self.over or len(self._open) > MOST_WAITING:
+            full = Refusal(f"{MOST_WAITING} requests of this trajectory wait already")
+            waiting.outcome = self.refusal if self.over else full
             waiting.done.set()
-            return waiting, None
-        self._open.append(waiting)
-        self._send.send_nowait(waiting)
+        else:
+            self._open.append(waiting)
+            self._send.send_nowait(waiting)
         return waiting, None
 
     async def _answer(self, waiting: Waiting) -> Answer | Refusal:
@@ -131,7 +128,8 @@ class Seat:
         await self._take(place, asked)
         parsed = await self._turns.generate(max_tokens=asked.max_tokens)
         answer = self._answer_of(parsed, self._turns.taken - 1, *self._turns.usage)
-        message = {"role": "assistant", "content": answer.text, "tool_calls": _calls(answer)}
+        calls = [call(each.id, each.name, each.arguments) for each in answer.calls]
+        message = {"role": "assistant", "content": answer.text, "tool_calls": calls}
         told = replace(waiting.told, messages=(*waiting.told.messages, self._ids.key(message)))
         self._history.answered(told)
         self._answered.append(waiting)
@@ -237,10 +235,6 @@ class Seat:
         return made[0] if made else None
 
 
-def _calls(answer: Answer) -> list[dict[str, Any]]:
-    return [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in answer.calls]
-
-
 def _rendered(messages: Sequence[Message]) -> list[Message]:
     """The messages with the arguments of calls as chat templates take them."""
     return [
@@ -252,14 +246,8 @@ def _rendered(messages: Sequence[Message]) -> list[Message]:
 
 
 def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    try:
-        given: Any = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):  # a template may take objects only
-        given = {"arguments": function["arguments"]}
-    return {**call, "function": {**function, "arguments": given}}
+    function = call["function"]  # a template may take objects only
+    return {**call, "function": {**function, "arguments": arguments_of(function["arguments"])}}
 
 
 def _worlds(tools: Sequence[Mapping[str, Any]], exposed: Mapping[str, Any]) -> dict[str, str]:

@@ -79,8 +79,7 @@ async def check_environments(
         own = [row for row in rows if row.task.environment == name]
         with faults.collected():
             environment = _loaded(own[0], settings, workers_per_node)
-            with faults.collected():
-                check_rewarded(environment)
+            faults.check(check_rewarded, environment)
             schemas = await _check_environment(environment, own, settings.opened_replay(), lock)
             shown[name] = Shown(environment, schemas)
     raise_all(faults)
@@ -92,8 +91,7 @@ def _loaded(row: Row, settings: TrainingSettings, workers_per_node: int) -> Envi
         environment = settings.load(row.task.environment, workers_per_node=workers_per_node)
         faults = Faults()
         for check in (build_agent, check_reward):
-            with faults.collected():
-                check(environment)
+            faults.check(check, environment)
         raise_all(faults)
     except ConfigError as error:
         raise environment_problem(row, error) from error
@@ -135,8 +133,7 @@ def longest_prompt(
         lengths += found
         if found:
             most, row = max(found, key=itemgetter(0))
-            with faults.collected():
-                check_opening(environment.environment, most, row=f"{row.path}: row {row.number}")
+            faults.check(check_opening, environment.environment, most, row=f"{row.path}: row {row.number}")
     raise_all(faults)
     return max(lengths, key=itemgetter(0))
 

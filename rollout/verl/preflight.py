@@ -109,16 +109,12 @@ async def preflight(config: DictConfig) -> None:
     if any(_has_stock_rows(config, path) for path in _files(config)):
         await _check_stock_lock(lock, checked=shown, workers=workers_per_node(config))
     faults = Faults()
-    with faults.collected():
-        check_installed(config)
+    faults.check(check_installed, config)
     if rows:
         tokens = _tokens(config)
-        with faults.collected():
-            check_model_length(config)
-        with faults.collected():
-            _check_prompts(config, tokens, rows, shown)
-        with faults.collected():
-            check_turns(tokens, rows, shown, key=f"{KEY}.chat_template")
+        faults.check(check_model_length, config)
+        faults.check(_check_prompts, config, tokens, rows, shown)
+        faults.check(check_turns, tokens, rows, shown, key=f"{KEY}.chat_template")
     raise_all(faults)
     check_gpus(config)  # last: without GPUs, all else can be validated
 
@@ -128,16 +124,11 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
     faults = Faults()
     rows: list[Row] = []
     lock: Lock | None = None
-    with faults.collected():
-        check_place(config)
-    with faults.collected():
-        check_seed(config, settings)
-    with faults.collected():
-        check_mode(config)
-    with faults.collected():
-        check_trainer(config, settings)
-    with faults.collected():
-        check_cpu_engine(config)
+    faults.check(check_place, config)
+    faults.check(check_seed, config, settings)
+    faults.check(check_mode, config)
+    faults.check(check_trainer, config, settings)
+    faults.check(check_cpu_engine, config)
     with faults.collected():
         check_groups(config, settings.reward_parts)
     with faults.collected():
@@ -150,12 +141,10 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
                 rows += _rows(config, path)
     warn_of_overlap(rows, _files(config, "data.train_files"))
     if rows:
-        with faults.collected():
-            check_custom_reward(config, settings.custom_reward, key=f"{KEY}.custom_reward")
-    with faults.collected():  # after `registered_agents`, which imports what may register estimators too
-        check_estimator(config)
-    with faults.collected():
-        _check_batch_size(config)
+        faults.check(check_custom_reward, config, settings.custom_reward, key=f"{KEY}.custom_reward")
+    # After `registered_agents`, which imports what may register estimators too
+    faults.check(check_estimator, config)
+    faults.check(_check_batch_size, config)
     with faults.collected():
         lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
     environments: list[Environment] = []
@@ -164,10 +153,8 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         with faults.collected():
             environment = _environment(row, settings, config)
             environments.append(environment)
-            with faults.collected():
-                check_thinking(environment, config)
-            with faults.collected():
-                check_strategy(environment, config, settings)
+            faults.check(check_thinking, environment, config)
+            faults.check(check_strategy, environment, config, settings)
             check_shards(environment, config)
             warn_of_several_updates(environment, config)
     raise_all(faults)

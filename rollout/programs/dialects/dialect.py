@@ -51,10 +51,8 @@ class Dialect(Protocol):
         """A refusal in a stream that has begun."""
         ...
 
-    @property
-    def done(self) -> bytes:
-        """What ends a stream, after the events."""
-        ...
+    done: bytes
+    """What ends a stream, after the events."""
 
 
 def text_of(content: Any) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, AnsweredCall, Asked, Refusal
+from rollout.programs.conversation import Answer, Asked, Refusal
 from rollout.programs.dialects.dialect import Event, Json, asked, call, function, text_of
+from rollout.programs.history import arguments_of
 
 
 class Messages:
@@ -36,7 +36,8 @@ class Messages:
         if answer.text:
             blocks.append({"type": "text", "text": answer.text})
         blocks += [
-            {"type": "tool_use", "id": each.id, "name": each.name, "input": _input(each)} for each in answer.calls
+            {"type": "tool_use", "id": each.id, "name": each.name, "input": arguments_of(each.arguments, "__unparsed")}
+            for each in answer.calls
         ]
         usage: Json = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.sampled_tokens}
         usage |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
@@ -103,14 +104,6 @@ def _split(message: Json) -> list[Json]:
 
 
 _OTHER = ("tool_use", "tool_result", "thinking", "redacted_thinking")
-
-
-def _input(each: AnsweredCall) -> Any:
-    try:
-        found: Any = json.loads(each.arguments)
-    except ValueError:
-        found = None
-    return cast("Json", found) if isinstance(found, dict) else {"__unparsed": each.arguments}
 
 
 def _event(name: str, **data: Any) -> Event:
