@@ -81,16 +81,15 @@ def _try_out(loaded: Environment, as_json: bool) -> int:
         trial = anyio.run(try_out, loaded, Path(directory))
     found = [*agent_settings(loaded).items(), *trial.lines()]
     if as_json:
-        print_json(
-            {"withdrawn": trial.trace.is_withdrawn, "seen": [{"about": about, "text": text} for about, text in found]}
-        )
-        return int(trial.trace.is_withdrawn)
-    table = plain_table()
-    table.add_column("", no_wrap=True)
-    table.add_column("seen", overflow="fold")
-    for about, text in found:
-        table.add_row(about, Text(text))
-    Console().print(table)
+        seen = [{"about": about, "text": text} for about, text in found]
+        print_json({"withdrawn": trial.trace.is_withdrawn, "seen": seen})
+    else:
+        table = plain_table()
+        table.add_column("", no_wrap=True)
+        table.add_column("seen", overflow="fold")
+        for about, text in found:
+            table.add_row(about, Text(text))
+        Console().print(table)
     return int(trial.trace.is_withdrawn)
 
 

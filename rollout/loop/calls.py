@@ -17,7 +17,21 @@ from rollout.loop.spans import Spans
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Message, TurnSession
 
-_UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
+
+
+def sendable(calls: Sequence[Call], most: int) -> tuple[list[int], list[ToolResult]]:
+    """The positions of the calls that are sent, and a result for each call until it has one of its own."""
+    sent = [index for index, call in enumerate(calls) if call.problem is None][:most]
+    results = [UNDER_WAY if index in sent else too_many(most) for index in range(len(calls))]
+    for index, call in enumerate(calls):
+        if call.problem is not None:
+            results[index] = ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
+    return sent, results
+
+
+def too_many(most: int) -> ToolResult:
+    return ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
 
 
 async def call_tools(
@@ -32,14 +46,7 @@ async def call_tools(
     Raises:
         GatewayError: the world broke under one of the calls; the others were cancelled.
     """
-    most = context.limits.parallel_calls
-    sent = [index for index, call in enumerate(calls) if call.problem is None][:most]
-    results = [_UNDER_WAY] * len(calls)  # replaced when the call returns
-    for index, call in enumerate(calls):
-        if call.problem:
-            results[index] = ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
-        elif index not in sent:
-            results[index] = ToolResult.error(f"Not called: at most {most} calls per turn are sent.")
+    sent, results = sendable(calls, context.limits.parallel_calls)
     clocks: dict[int, tuple[float, float]] = {}
     try:
         await _send(session, calls, sent, results, clocks, context.spans)

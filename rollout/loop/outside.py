@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult, canonical_json
+from rollout.loop.calls import UNDER_WAY, sendable, too_many
 from rollout.loop.context import Context
 from rollout.loop.filters import refused
 from rollout.loop.results import show
@@ -19,7 +20,6 @@ from rollout.trace.events import Mark, MarkKind, ToolEvent, tool_message
 from rollout.trace.record import Trace
 from rollout.types import Call, Message, Shown, TurnSession
 
-UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
 _NOT_MADE = ToolResult.error("The program did not make this call.")
 
 
@@ -45,28 +45,17 @@ class OutsideCalls:
         self._turn, self._at, self._most = trace.turns[-1], len(trace.messages), context.limits.parallel_calls
         self._calls = [replace(call, name=worlds.get(call.name, call.name)) for call in calls]
         self._written = len(calls)
-        self._sent = [at for at, call in enumerate(calls) if call.problem is None][: self._most]
+        self._sent, results = sendable(calls, self._most)
         self._open = [at for at in self._sent if calls[at].name in worlds]
         """The world's calls that may still be made."""
         self._own = [at for at in self._sent if at not in self._open and calls[at].name in own]
-        trace.add_calls(self._calls, [self._unmade(at) for at in range(self._written)])
+        for at in self._sent:
+            unknown = ToolResult.error(f"Unknown tool {self._calls[at].name!r}.", fault=CallFault.UNKNOWN_TOOL)
+            results[at] = _NOT_MADE if at in self._open or at in self._own else unknown
+        trace.add_calls(self._calls, results)
         self._made = 0
         self.is_settled = self.is_logged = False
         """Whether the policy's next turn reads them; whether their messages are in the trace."""
-
-    def _unmade(self, at: int) -> ToolResult:
-        call = self._calls[at]
-        if call.problem is not None:
-            return ToolResult.error(call.problem, fault=CallFault.UNREADABLE)
-        if at not in self._sent:
-            return self._too_many
-        if at in self._open or at in self._own:
-            return _NOT_MADE
-        return ToolResult.error(f"Unknown tool {call.name!r}.", fault=CallFault.UNKNOWN_TOOL)
-
-    @property
-    def _too_many(self) -> ToolResult:
-        return ToolResult.error(f"Not called: at most {self._most} calls per turn are sent.")
 
     async def make(self, name: str, arguments: dict[str, Any], position: int | None) -> tuple[Shown, bool]:
         """Send a call of the program's.
@@ -82,7 +71,7 @@ class OutsideCalls:
         """
         at = self._position(name, arguments, position)
         if at is None and self._made >= self._most:
-            return Shown(text=self._too_many.text), True
+            return Shown(text=too_many(self._most).text), True
         self._made += 1
         if at is None:
             at = len(self._calls)

@@ -61,22 +61,20 @@ class Trial:
 
 
 class _Renamed:
-    """A policy that calls tools by the names that the program shows it."""
+    """Plays texts, a turn each, in which tools have the names that the program shows them by."""
 
-    def __init__(self, own: Policy, exposed: Sequence[str], trial: Trial) -> None:
-        self._own, self._exposed, self._trial = own, exposed, trial
+    def __init__(self, texts: Sequence[str], exposed: Sequence[str], trial: Trial) -> None:
+        self._texts, self._exposed, self._trial = texts, exposed, trial
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         tokens, trial = ByteTokens(), self._trial
         if not trial.tools and (listed := _TOOLS.search(tokens.decode(ids))):
             trial.tools = [json.loads(line)["function"]["name"] for line in listed[1].splitlines()]
-        said = await self._own.generate(ids, max_tokens=max_tokens, turn=turn)
-        text = tokens.decode(said.ids)
+        text = self._texts[turn] if turn < len(self._texts) else ""
         for exposed in self._exposed:
             shown = next((name for name in trial.tools if name.endswith(exposed)), exposed)
             text = text.replace(f'"name": {json.dumps(exposed)}', f'"name": {json.dumps(shown)}')
-        ids = tokens.encode(text)
-        return Completion(ids=ids, logprobs=[0.0] * len(ids), finish_reason=said.finish_reason)
+        return await ScriptedPolicy([text], tokens.encode, stop=IM_END).generate(ids, max_tokens=max_tokens, turn=0)
 
 
 async def try_out(environment: Environment, directory: Path) -> Trial:
@@ -93,7 +91,7 @@ async def try_out(environment: Environment, directory: Path) -> Trial:
         trial = Trial(Trace.begin(uuid4().hex, task, Origin(engine="scripted")))
 
         async def policy_for(session: Session) -> Policy:
-            return _Renamed(await _scripted(environment, session, task), list(session.tools), trial)
+            return _Renamed(await _texts(environment, session, task), list(session.tools), trial)
 
         await roll_out(
             trial.trace,
@@ -109,11 +107,9 @@ async def try_out(environment: Environment, directory: Path) -> Trial:
     return trial
 
 
-async def _scripted(environment: Environment, session: Session, task: Task) -> Policy:
-    encode = ByteTokens().encode
+async def _texts(environment: Environment, session: Session, task: Task) -> Sequence[str]:
     server = environment.tasks.server if environment.tasks is not None else None
     if server is not None and session.has(Role.EXPERT, server):
-        return ScriptedPolicy(await expert_script(session, task, server), encode, stop=IM_END)
-    once = await RandomPolicy(session, encode, stop=IM_END, seed=task.seed).generate([], max_tokens=_RESPONSE, turn=0)
-    call = ByteTokens().decode(once.ids).removesuffix(IM_END)
-    return ScriptedPolicy([call, "Done."], encode, stop=IM_END)
+        return await expert_script(session, task, server)
+    policy = RandomPolicy(session, ByteTokens().encode, stop="", seed=task.seed)
+    return [ByteTokens().decode((await policy.generate([], max_tokens=_RESPONSE, turn=0)).ids), "Done."]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from gateway.server_events import ServerEvents
@@ -31,9 +32,7 @@ def conversation(trace: Trace, *, unit: str = "tokens") -> dict[str, Any]:
         "turns": [_turn(turn, number, trace) for number, turn in enumerate(trace.turns)],
         "checks": [{**_call(each.call), "holds": each.holds} for each in trace.checks],
         "server_events": _server_events(trace.server_events),
-        "reward": None
-        if reward is None
-        else {"score": reward.score, "parts": reward.parts, "turns": reward.turns, "penalty": reward.penalty},
+        "reward": None if reward is None else asdict(reward),
         "failure": None if trace.failure is None else {"kind": trace.failure.kind, "message": trace.failure.message},
         "timeline": list(timeline(trace, unit)),
     }
@@ -91,10 +90,7 @@ def _turn(turn: Turn, number: int, trace: Trace) -> dict[str, Any]:
             "seconds": turn.user.elapsed_s,
         },
         "agent": turn.agent_message,
-        "marks": [
-            {"kind": str(mark.kind), "detail": mark.detail, "action": mark.action and str(mark.action)}
-            for mark in turn.marks
-        ],
+        "marks": list(map(asdict, turn.marks)),
         "events": _server_events(turn.server_events),
         "reward": reward.turns[number] if reward is not None and number < len(reward.turns) else None,
     }
@@ -124,25 +120,14 @@ def _call(event: ToolEvent) -> dict[str, Any]:
 def _server_events(events: ServerEvents) -> dict[str, Any]:
     return {
         "requests": [
-            {
-                "kind": str(request.kind),
-                "tool": request.tool,
+            asdict(request)
+            | {
                 "asked": readable(request.asked),
                 "answer": None if request.answer is None else readable(request.answer),
-                "refused": request.refused,
             }
             for request in events.requests
         ],
-        "notifications": [
-            {
-                "kind": str(note.kind),
-                "tool": note.tool,
-                "text": note.text,
-                "progress": note.progress,
-                "total": note.total,
-            }
-            for note in events.notifications
-        ],
+        "notifications": list(map(asdict, events.notifications)),
         "more": events.more_requests + events.more_notifications,
     }
 
