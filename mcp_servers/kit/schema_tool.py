@@ -25,13 +25,11 @@ class SchemaTool(Tool):
     @classmethod
     def of(cls, name: str, description: str, input_schema: Mapping[str, Any], run: Run) -> SchemaTool:
         # No call may be sent twice: not even of a tool that only reads, where calls count in the score.
-        made = Tool.from_function(
+        tool = cls.from_function(
             _not_called, name=name, description=description, annotations=CHANGE, structured_output=False
         )
-        fields: dict[str, Any] = {field: getattr(made, field) for field in Tool.model_fields}
-        fields["parameters"] = dict(input_schema)
-        tool = cls(**fields)
-        tool._run = run
+        assert isinstance(tool, cls)
+        tool.parameters, tool._run = dict(input_schema), run
         return tool
 
     async def run(

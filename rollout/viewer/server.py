@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,13 +17,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import ConfigError
+from mcp_wire.door import LOOPBACK, host_of
 from rollout.viewer.assets import PAGE, content
 from rollout.viewer.directory import Directory
 from rollout.viewer.explain import explain
 from rollout.viewer.pages import Pages, to_json
 from rollout.viewer.reading import Explaining, Reader, Refreshing
 
-HOSTS = ("localhost", "127.0.0.1", "::1")
 # The page shows what a model and foreign servers wrote: no text of theirs may become script, style or a request.
 POLICY = "; ".join(
     [
@@ -106,7 +105,7 @@ def refused(request: Request) -> tuple[int, str] | None:
     if request.method not in ("GET", "HEAD"):
         return 405, "This server only answers GET."
     host = request.headers.get("host", "")
-    if _name(f"http://{host}") not in HOSTS:
+    if host_of(f"http://{host}") not in LOOPBACK:
         return 403, "This server answers to localhost only."
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{host}":
@@ -115,13 +114,6 @@ def refused(request: Request) -> tuple[int, str] | None:
     if request.url.path.startswith("/api/") and request.headers.get("sec-fetch-site") not in (None, "same-origin"):
         return 403, "This server does not answer other pages."
     return None
-
-
-def _name(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
 
 
 def make_app(refreshing: Refreshing, reader: Reader[Pages], explaining: Explaining, token: str) -> Starlette:
@@ -189,15 +181,11 @@ def listen(port: int) -> socket.socket:
     Raises:
         ConfigError: the port is taken.
     """
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind(("127.0.0.1", port))
-        listening.listen()  # a browser that follows the printed address waits until the server is ready
+        # A browser that follows the printed address waits until the server is ready.
+        return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        listening.close()
         raise ConfigError(f"cannot listen: {error}", key="--port", remedy="give another one, or 0") from error
-    return listening
 
 
 def serve(directory: Path, listening: socket.socket, *, token: str, tokenizer: Path | None = None) -> None:
