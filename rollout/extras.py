@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,22 +21,27 @@ _SMALL = 1 << 16
 
 
 @contextmanager
-def parquet_needed(what: str) -> Generator[None]:
-    """For imports of modules that read or write Parquet.
+def needed(extra: str, what: str = "", *, file: str | None = None, key: str | None = None) -> Generator[None]:
+    """For imports of what an extra has.
 
     Args:
-        what: what is read or written, for the message.
+        what: What needs it, for the message.
 
     Raises:
-        ConfigError: pyarrow is not installed.
+        ConfigError: A package of the extra is not installed.
     """
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "").partition(".")[0] in _OWN:
             raise
-        problem = f"Parquet needs {error.name}, which is not installed"
-        raise ConfigError(problem, file=what, remedy=install_command("parquet")) from error
+        problem = f"{what} needs {error.name}, which is not installed".lstrip()
+        raise ConfigError(problem, file=file, key=key, remedy=install_command(extra)) from error
+
+
+def parquet_needed(file: str) -> AbstractContextManager[None]:
+    """For imports of modules that read or write Parquet. Raises as `needed`."""
+    return needed("parquet", "Parquet", file=file)
 
 
 def install_command(extra: str) -> str:

@@ -7,8 +7,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from gateway.errors import ConfigError
-from rollout.extras import install_command
+from rollout.extras import needed
 
 THRESHOLDS = (500_000, 20, 100)
 """Allocations per collection of the youngest generation; collections of a generation per collection of the next."""
@@ -59,14 +58,11 @@ def export_spans(*, key: str) -> Callable[[], object]:
     present = get_tracer_provider()
     if not isinstance(present, ProxyTracerProvider):
         return getattr(present, "force_flush", lambda: None)
-    try:
+    with needed("otel", key=key):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
-        problem = f"needs {error.name}, which is not installed"
-        raise ConfigError(problem, key=key, remedy=install_command("otel")) from error
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
     provider = TracerProvider(resource=Resource({"service.name": "mcp-rollout"}).merge(Resource.create()))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -22,7 +22,7 @@ from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.errors import EngineError
-from rollout.extras import install_command
+from rollout.extras import needed
 from rollout.formats import find_format
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.reader import Traces
@@ -100,10 +100,8 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
 @asynccontextmanager
 async def _in_process(options: EngineOptions) -> AsyncGenerator[Engine]:
     tokens = _load_tokens(options, [options.engine], model=options.engine)
-    try:
+    with needed("verl", "an engine with a model", key="--engine"):
         from rollout.engines.in_process import InProcessPolicy, decoding, end_ids, load_model
-    except ImportError as error:
-        raise _not_installed(error) from error
     model = load_model(options.engine, device=options.device, dtype=options.dtype)
     stops = [*_stop_ids(tokens), *end_ids(model)]
     async with decoding(model, max_sequences=options.max_sequences) as decoder:
@@ -218,10 +216,8 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
         raise ConfigError(problem, key="--tokenizer", remedy=remedy)
     if not _is_directory(path):
         raise ConfigError(f"no such directory: {path}", key=key, remedy="give a model directory with its tokenizer")
-    try:
+    with needed("verl", "an engine with a model", key="--engine"):
         from rollout.tokens.verl_builder import load_tokens
-    except ImportError as error:
-        raise _not_installed(error) from error
     return load_tokens(
         model or path,
         tokenizer_path=path,
@@ -229,11 +225,6 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
         tool_format=options.tool_format,
         key=key,
     )
-
-
-def _not_installed(error: ImportError) -> ConfigError:
-    problem = f"an engine with a model needs {error.name}, which is not installed"
-    return ConfigError(problem, key="--engine", remedy=install_command("verl"))
 
 
 def _stop_ids(tokens: ModelTokens) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError
-from rollout.extras import install_command
+from rollout.extras import needed
 from rollout.types import Message
 
 _STUB: list[Message] = [{"role": "user", "content": "."}]
@@ -31,12 +31,10 @@ def read_chat_template(file: Path | None, *, key: str) -> str | None:
     """
     if file is None:
         return None
-    try:
+    with needed("tokens", key=key):
         from jinja2 import TemplateError
 
         from rollout.tokens.jinja import compile_template
-    except ImportError as error:
-        raise _not_installed(error, key) from error
     remedy = "name a text file with a Jinja chat template"
     try:
         text = file.expanduser().read_text(encoding="utf-8")
@@ -85,11 +83,9 @@ class ChatTemplate:
 
     def __init__(self, path: str | Path, *, chat_template: str | None = None) -> None:
         self._path, self._given = Path(path), chat_template
-        try:
+        with needed("tokens", key=_KEY):
             import jinja2  # noqa: F401  # asked for here, so that it is missing in one message with its remedy
             from tokenizers import Tokenizer
-        except ImportError as error:
-            raise _not_installed(error, _KEY) from error
         file, remedy = self._path / "tokenizer.json", "name a directory with tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"no tokenizer in {str(path)!r}", key=_KEY, remedy=remedy)
@@ -176,10 +172,6 @@ class ChatTemplate:
         except Exception as error:  # the template's boundary: it raises errors of any class
             problem = f"the model's chat template refuses the conversation: {error}"
             raise ConfigError(problem, file=self._path, key="prompt") from error
-
-
-def _not_installed(error: ImportError, key: str) -> ConfigError:
-    return ConfigError(f"needs {error.name}, which is not installed", key=key, remedy=install_command("tokens"))
 
 
 def tool_turn(results: Sequence[tuple[str, str]], *, arguments: Mapping[str, Any]) -> tuple[Message, list[Message]]:
