@@ -148,3 +148,16 @@ async def test_a_full_server_is_named_with_its_capacity() -> None:
             await session.ask("reset", {"seed": 1})
         assert caught.value.most == 3
         await session.socket.close()
+
+
+async def test_tools_that_are_none_of_mcps_are_refused() -> None:
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        writer.write(frame(1, json.dumps({"data": {"result": {"tools": [{"name": 3}]}}}).encode()))
+        await reader.read()
+
+    async with served(server) as url:
+        session = await Address(url=url, timeout_s=20, ping_s=20).open()
+        with pytest.raises(ValueError, match="name"):
+            await session.tools()
+        await session.aclose()
