@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
 from areal.api import InferenceEngine, ModelRequest
 from areal.api.cli_args import GenerationHyperparameters
 
+from rollout.engines.sampling import with_logprobs
 from rollout.errors import EngineError
 from rollout.loop.limits import shielded
 from rollout.types import Completion, FinishReason, Policy
@@ -56,18 +56,17 @@ class ArealPolicy:
         tokens, logprobs, versions = response.output_tokens, response.output_logprobs, response.output_versions
         if list(response.input_tokens) != ids:
             raise EngineError("the engine read other ids than it was given")
-        if not len(tokens) == len(logprobs) == len(versions):
-            raise EngineError(f"{len(logprobs)} logprobs and {len(versions)} versions for {len(tokens)} tokens")
-        if not all(map(math.isfinite, logprobs)):
-            raise EngineError("the engine returned a logprob that is not finite")
-        # After the checks: a refused answer leaves no tokens in the trace, so it must leave no versions.
-        self.versions[turn] += versions
-        return Completion(
+        if len(versions) != len(tokens):
+            raise EngineError(f"{len(versions)} versions for {len(tokens)} tokens")
+        sampled = Completion(
             ids=list(tokens),
-            logprobs=list(logprobs),
             finish_reason=FinishReason.LENGTH if response.stop_reason == "length" else FinishReason.STOP,
             weights_version=(versions[0], versions[-1]) if versions else (None, None),
         )
+        completion = with_logprobs(sampled, logprobs)
+        # After the checks: a refused answer leaves no tokens in the trace, so it must leave no versions.
+        self.versions[turn] += versions
+        return completion
 
 
 class _Replaying:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from rollout.engines.sampling import with_logprobs
 from rollout.environment.task import Origin, TurnSeeds
 from rollout.errors import EngineError
 from rollout.loop.limits import shielded
@@ -75,13 +75,8 @@ class VerlPolicy:
         # without tokens has an empty list of logprobs, for which some engines return None.
         if not logprobs and not (output.token_ids and self._params.get("logprobs")):
             logprobs = None if output.token_ids else []
-        if logprobs is not None and len(logprobs) != len(output.token_ids):
-            raise EngineError(f"{len(logprobs)} logprobs for {len(output.token_ids)} tokens")
-        if not all(map(math.isfinite, logprobs or ())):
-            raise EngineError("the engine returned a logprob that is not finite")
-        return Completion(
+        completion = Completion(
             ids=list(output.token_ids),
-            logprobs=None if logprobs is None else list(logprobs),
             finish_reason=self._finish_reason(output, max_tokens),
             request_ids=self._engine_ids,
             seeds=seeds,
@@ -91,6 +86,7 @@ class VerlPolicy:
             ),
             attempts=tuple(output.extra_fields.get(ATTEMPTS_KEY, ())),
         )
+        return with_logprobs(completion, logprobs)
 
     def _finish_reason(self, output: TokenOutput, max_tokens: int) -> FinishReason:
         # vLLM's adapter returns "completed" for a stop and for a cut at max_tokens alike; the last token tells which.
