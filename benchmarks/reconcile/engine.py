@@ -37,7 +37,7 @@ from rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
 VARIABLE = "RECONCILE"
 NAME = "reconcile"
 WINDOW_S = 0.3
-"""How long descriptors are missing, or traces cannot be written."""
+"""How long descriptors or room for traces are missing."""
 SETTLE_S = 2.0
 _SHORTAGE = {Inside.FULL: resource.RLIMIT_FSIZE, Inside.DESCRIPTORS: resource.RLIMIT_NOFILE}
 
@@ -171,20 +171,14 @@ class Run:
         return {number: path for number, path in opened.items() if path.endswith(".jsonl")}
 
     def lock(self) -> None:
-        """Let the journals refuse each write for a while, as on a file system that turned read-only.
+        """Let the journals refuse each write from now on, as on a file system that turned read-only.
 
         By their descriptors: permissions do not bind root, and a mount can be read-only to no file that is open.
         """
         for number, path in self.journals().items():
-            writing, reading = os.dup(number), os.open(path, os.O_RDONLY)
+            reading = os.open(path, os.O_RDONLY)
             os.dup2(reading, number)
             os.close(reading)
-            asyncio.get_running_loop().call_later(WINDOW_S, self._unlock, number, path, writing)
-
-    def _unlock(self, number: int, path: str, writing: int) -> None:
-        if self.journals().get(number) == path:  # the run may have closed it
-            os.dup2(writing, number)
-        os.close(writing)
 
     def run_short(self, of: int) -> None:
         """Let this process run short of descriptors, or of room for its traces, for a while."""

@@ -111,12 +111,13 @@ class Played:
         for line in (*self.inside, *self.log):
             if line["what"] == "died":
                 found.append(Disturbance(line["at"], _SETTLED_S, over_http=True))
+            elif line["what"] == "changed" or line.get("kind") == Inside.READ_ONLY:
+                # The gateway of that connection uses the server no more, and the next trace cannot be written.
+                ends = (each["at"] for each in self.driver if each["what"] == "ended" and each["at"] > line["at"])
+                failures = (_CHANGED,) if line["what"] == "changed" else ()
+                found.append(Disturbance(line["at"], next(ends) - line["at"], failures=failures))
             elif line.get("kind") in _SHORT:
                 found.append(Disturbance(line["at"], WINDOW_S + _SETTLED_S))
-            elif line["what"] == "changed":
-                # The gateway of that connection uses the server no more.
-                ends = (each["at"] for each in self.driver if each["what"] == "ended" and each["at"] > line["at"])
-                found.append(Disturbance(line["at"], next(ends) - line["at"], failures=(_CHANGED,)))
             elif line.get("kind") == Fault.TWICE:
                 # The second response of a connection meets the request that is sent on it next.
                 found.append(Disturbance(line["at"], _SETTLED_S, over_http=True, failures=_OUT_OF_STEP))
@@ -260,11 +261,13 @@ def _scripted(storm: Storm, trace: Trace) -> set[str]:
 
 
 def _worlds(played: Played) -> Iterator[str]:
-    """A world belongs to one trajectory, and is released after its last call."""
+    """A world belongs to one trajectory, or to none if its tools have changed, and is released after its last call."""
     trajectories: defaultdict[str, set[str]] = defaultdict(set)
+    changed = {line["world"] for line in played.log if line["what"] == "changed"}
     for line in played.log:
         if line["what"] == "ran":
             trajectories[line["world"]].add(line["trajectory"])
+    yield from (f"{world}: used, and its tools have changed" for world in changed & trajectories.keys())
     for world, own in trajectories.items():
         if len(own) > 1:
             yield f"{world}: shared by {', '.join(sorted(own))}"

@@ -69,7 +69,7 @@ class Worlds(Tools):
             with suppress(FileNotFoundError):  # that of another connection, if there is none
                 world.changes.append((self._folder / CHANGE).read_text())
                 (self._folder / CHANGE).unlink()
-                self.note("changed", "all.0.0", kind=Fault.CHANGED)
+                self.note("changed", "all.0.0", kind=Fault.CHANGED, world=world.name)
         return super().result(message, world)
 
     def definitions(self, world: World) -> list[Json]:
