@@ -31,13 +31,16 @@ def main() -> int:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", action="append", choices=LANES, help="one lane; repeatable")
     parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="factor of the bounds on calls and trajectories, for a busy machine"
+    )
     parser.add_argument("--out", type=Path, help="keep everything here; by default it is kept where anything disagrees")
     parser.add_argument("--page", type=Path, help="write the figures into this page")
     given = parser.parse_args()
     counts = {"rows": given.rows, "kills": given.kills, "changes": given.changes}
     storm = Storm(seed=given.seed, lanes=tuple(given.only or LANES), **counts)
     folder = given.out or Path(tempfile.mkdtemp(prefix="reconcile-"))
-    settings = Settings(concurrency=given.concurrency)
+    settings = Settings(concurrency=given.concurrency).patient(given.patience)
     began = time.monotonic()
     for name, plan in (("calm", storm.calm), ("storm", storm)):
         (folder / name).mkdir(parents=True)
@@ -57,7 +60,7 @@ def main() -> int:
     only = "".join(f" --only {lane}" for lane in given.only or ())
     sys.stdout.write(f"kept in {folder}; again: python -m benchmarks.reconcile --seed {given.seed} ")
     sys.stdout.write(" ".join(f"--{name} {number}" for name, number in counts.items()))
-    sys.stdout.write(f" --concurrency {given.concurrency}{only}\n")
+    sys.stdout.write(f" --concurrency {given.concurrency} --patience {given.patience:g}{only}\n")
     return 1
 
 

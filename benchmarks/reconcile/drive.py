@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,9 +45,16 @@ class Settings:
 
     concurrency: int = 16
     call_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    """To the gateway that serves."""
     wall_clock_s: float = 60.0
     rounds: int = 60
     """Most runs; a row that has no outcome then has none."""
+
+    def patient(self, factor: float) -> Settings:
+        """With all bounds on one call or trajectory so many times as long."""
+        names = ("call_timeout_s", "connect_timeout_s", "wall_clock_s")
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
 
 def _entry(lane: str, folder: Path, url: str, settings: Settings) -> dict[str, Any]:
@@ -89,7 +96,9 @@ def write_environments(storm: Storm, folder: Path, url: str, serve: str, setting
         }
         if lane == "serve":
             (folder / "served.yaml").write_text(yaml.safe_dump(environment))
-            environment["hosts"] = [{"url": f"{serve}/mcp", "lost_after_s": 5}]
+            environment["hosts"] = [
+                {"url": f"{serve}/mcp", "lost_after_s": 5, "connect_timeout_s": settings.connect_timeout_s}
+            ]
         (folder / f"{lane}.yaml").write_text(yaml.safe_dump(environment))
         files.append(str(folder / f"{lane}.yaml"))
     return files
