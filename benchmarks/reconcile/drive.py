@@ -32,7 +32,7 @@ _BEGUN = 20
 """Executions in a run after which all its gateways have listed their tools, and a change is one."""
 _IDLE_S = 30
 """After which `serve` frees the leases of a run that was killed."""
-_GONE_S = 10.0
+_GONE_S = 30.0
 """For processes to end after those that they belong to."""
 
 Command = Callable[[Sequence[str]], int]

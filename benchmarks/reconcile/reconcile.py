@@ -263,11 +263,14 @@ def _scripted(storm: Storm, trace: Trace) -> set[str]:
 def _worlds(played: Played) -> Iterator[str]:
     """A world belongs to one trajectory, or to none if its tools have changed, and is released after its last call."""
     trajectories: defaultdict[str, set[str]] = defaultdict(set)
-    changed = {line["world"] for line in played.log if line["what"] == "changed"}
+    changed: set[str] = set()
     for line in played.log:
-        if line["what"] == "ran":
+        if line["what"] == "changed":
+            changed.add(line["world"])
+        elif line["what"] == "ran":
             trajectories[line["world"]].add(line["trajectory"])
-    yield from (f"{world}: used, and its tools have changed" for world in changed & trajectories.keys())
+            if line["world"] in changed:
+                yield f"{line['world']}: used after its tools had changed"
     for world, own in trajectories.items():
         if len(own) > 1:
             yield f"{world}: shared by {', '.join(sorted(own))}"
