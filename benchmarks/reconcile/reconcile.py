@@ -23,7 +23,13 @@ _MOST_REDIRECTS = 2
 """Of one call: it follows one, and the second breaks it."""
 _ROLES_SENT_AGAIN = ("reply",)
 """Calls with a number, which may run twice."""
-_OUT_OF_STEP = ("not a response to this request", "bytes after the end", "HTTP 20", "no answer within")
+_OUT_OF_STEP = (
+    "not a response to this request",
+    "bytes after the end",
+    "HTTP 20",
+    "no answer within",
+    "content type ''",
+)
 _CHANGED = "tools have changed"
 _SETTLED_S = 5.0
 """After something was killed, as long as its neighbours may notice."""

@@ -190,8 +190,7 @@ class SseLine(PipeLine):
         await self.lose()
 
     async def hang(self) -> None:
-        await self.accept()
-        await super().hang()
+        await self.accept()  # and no more: to wait here would hold up the next POST of this connection
 
 
 async def _over_http(tools: Worlds, port: int) -> None:
