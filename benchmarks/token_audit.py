@@ -51,7 +51,7 @@ from rollout.types import Completion, Policy
 
 SAMPLES, STEPS = 8, 2
 RESPONSE_TOKENS, TURN_TOKENS = 1024, 48
-COMPACT = {"at_tokens": 600, "keep_turns": 1, "summary_tokens": 48}
+COMPACT = {"at_tokens": 450, "keep_turns": 1, "summary_tokens": 48}
 CASES: dict[str, dict[str, Any]] = {
     "chain": {},
     "tree": {"strategy": {"use": "tree", "tree": {"roots": 2}}},

@@ -23,7 +23,7 @@ from benchmarks.reconcile.reconcile import Found, reconcile
 from gateway.connection import failures
 from gateway.connection.deadline import Deadline
 from gateway.connection.in_flight import OutgoingCall
-from gateway.errors import GatewayError
+from gateway.errors import ConfigError, GatewayError
 from gateway.leases.pool import BundlePool
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
@@ -41,6 +41,9 @@ from rollout.types import Parsed
 
 SETTINGS = Settings(concurrency=8, call_timeout_s=6, wall_clock_s=15, rounds=12)
 SEED = "1"
+CALM: dict[str, Any] = {"kinds": (), "inside": ()}
+BREAKS: dict[str, Any] = {"kinds": (Fault.BEFORE, Fault.AFTER), "inside": ()}
+READ_ONLY: dict[str, Any] = {"kinds": (), "inside": (Inside.READ_ONLY,), "inside_share": 0.5}
 SLICE = Storm(seed=SEED, rows=6, lanes=("http", "sse", "fork"), inside=(Inside.REFUSES, Inside.ABORTS, Inside.CLOCK))
 
 
@@ -92,8 +95,19 @@ def test_impossible_ids_of_an_engine_end_their_own_trajectory_alone(
 
 
 @pytest.mark.full
+def test_a_trace_store_that_turns_read_only_ends_the_run_which_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm = Storm(seed=SEED, rows=8, lanes=("http",), **READ_ONLY)
+    few = dataclasses.replace(SETTINGS, concurrency=2)  # so that some play when the first trace was written
+    found = stormed(storm, tmp_path, monkeypatch, None, few)
+    assert not found.discrepancies, "\n".join(found.discrepancies)
+    assert found.lost > 0 < sum(found.faults.values()), dataclasses.asdict(found)
+
+
+@pytest.mark.full
 def test_processes_are_killed_and_all_is_reconciled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storm = Storm(seed=SEED, rows=4, kills=6)
+    storm = Storm(seed=SEED, rows=4, kills=6, changes=1)
     calm = calmed(storm, tmp_path, monkeypatch)
     (tmp_path / "storm").mkdir()
     play(storm, tmp_path / "storm", SETTINGS)
@@ -137,6 +151,16 @@ def loses_a_trace_line(patched: pytest.MonkeyPatch) -> None:
             await write(store, trace)
 
     patched.setattr(TraceStore, "write", sometimes)
+
+
+def hides_that_traces_cannot_be_written(patched: pytest.MonkeyPatch) -> None:
+    write = TraceStore.write
+
+    async def hiding(store: TraceStore, trace: Trace) -> None:
+        with contextlib.suppress(ConfigError):
+            await write(store, trace)
+
+    patched.setattr(TraceStore, "write", hiding)
 
 
 def leaks_a_descriptor(patched: pytest.MonkeyPatch) -> None:
@@ -210,12 +234,11 @@ def tells_the_policy_that_a_call_broke(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Sending, "send", told)
 
 
-CALM: dict[str, Any] = {"kinds": (), "inside": ()}
-BREAKS: dict[str, Any] = {"kinds": (Fault.BEFORE, Fault.AFTER), "inside": ()}
 PLANTED = [
     Planted(apply=inverts_the_retry_rule, storm=BREAKS, found="ran 2 times"),
     Planted(apply=leaves_a_release_out, storm=CALM, found="not released"),
     Planted(apply=loses_a_trace_line, storm=CALM, found="no trace, and its process was not ended"),
+    Planted(apply=hides_that_traces_cannot_be_written, storm=READ_ONLY, found="its process was not ended"),
     Planted(apply=leaks_a_descriptor, storm=CALM, found="descriptors left"),
     Planted(apply=gives_a_lease_to_two, storm=CALM, found="shared by"),
     Planted(apply=cancels_no_deadline, storm=CALM, found="0 traces with a reward"),

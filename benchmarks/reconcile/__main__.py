@@ -1,6 +1,6 @@
 """Play trajectories under faults, and reconcile what became of them.
 
-    python -m benchmarks.reconcile [--rows 100] [--kills 50] [--seed 1] [--only LANE] [--out DIR] [--page PAGE]
+    python -m benchmarks.reconcile [--rows 100] [--kills 50] [--changes 5] [--seed 1] [--only LANE] [--page PAGE]
 
 `--rows` is per lane. The run without faults, which the others are compared with, comes first. Exits with 1 where
 anything disagrees; the last line then is the command that plays the same again.
@@ -27,21 +27,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100, help="of each lane")
     parser.add_argument("--kills", type=int, default=50, help="processes killed with -9")
+    parser.add_argument("--changes", type=int, default=5, help="changes of a server's tools")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", action="append", choices=LANES, help="one lane; repeatable")
     parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="factor of the bounds on calls and trajectories, for a busy machine"
+    )
     parser.add_argument("--out", type=Path, help="keep everything here; by default it is kept where anything disagrees")
     parser.add_argument("--page", type=Path, help="write the figures into this page")
     given = parser.parse_args()
-    storm = Storm(seed=given.seed, rows=given.rows, kills=given.kills, lanes=tuple(given.only or LANES))
+    counts = {"rows": given.rows, "kills": given.kills, "changes": given.changes}
+    storm = Storm(seed=given.seed, lanes=tuple(given.only or LANES), **counts)
     folder = given.out or Path(tempfile.mkdtemp(prefix="reconcile-"))
-    settings = Settings(concurrency=given.concurrency)
+    settings = Settings(concurrency=given.concurrency).patient(given.patience)
     began = time.monotonic()
     for name, plan in (("calm", storm.calm), ("storm", storm)):
         (folder / name).mkdir(parents=True)
         rounds = play(plan, folder / name, settings)
         sys.stderr.write(f"{name}: {rounds} rounds, {time.monotonic() - began:.0f} s\n")
-    found = reconcile(folder / "storm", folder / "calm")
+    found = reconcile(folder / "storm", folder / "calm", with_verl=True)
     text = _table(found, rounds=rounds, seconds=time.monotonic() - began, seed=given.seed)
     if given.page:
         write(given.page, text, *MARKS)
@@ -54,7 +59,8 @@ def main() -> int:
         return 0
     only = "".join(f" --only {lane}" for lane in given.only or ())
     sys.stdout.write(f"kept in {folder}; again: python -m benchmarks.reconcile --seed {given.seed} ")
-    sys.stdout.write(f"--rows {given.rows} --kills {given.kills} --concurrency {given.concurrency}{only}\n")
+    sys.stdout.write(" ".join(f"--{name} {number}" for name, number in counts.items()))
+    sys.stdout.write(f" --concurrency {given.concurrency} --patience {given.patience:g}{only}\n")
     return 1
 
 

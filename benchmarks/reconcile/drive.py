@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ import psutil
 import yaml
 
 from benchmarks.reconcile.engine import VARIABLE
-from benchmarks.reconcile.plan import Storm
+from benchmarks.reconcile.plan import CHANGE, Storm
 from benchmarks.server_programs import free_port, listening
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +28,11 @@ SERVER = Path(__file__).with_name("server.py")
 _SERVER_ARGS = ["-I", "-S", str(SERVER)]
 _POLL_S = 0.05
 _LEASES = re.compile(r"^mcp_rollout_leases (\d+)$", re.MULTILINE)
+_BEGUN = 20
+"""Executions in a run after which all its gateways have listed their tools, and a change is one."""
 _IDLE_S = 30
 """After which `serve` frees the leases of a run that was killed."""
-_GONE_S = 10.0
+_GONE_S = 30.0
 """For processes to end after those that they belong to."""
 
 Command = Callable[[Sequence[str]], int]
@@ -43,9 +45,16 @@ class Settings:
 
     concurrency: int = 16
     call_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    """To the gateway that serves."""
     wall_clock_s: float = 60.0
     rounds: int = 60
     """Most runs; a row that has no outcome then has none."""
+
+    def patient(self, factor: float) -> Settings:
+        """With all bounds on one call or trajectory so many times as long."""
+        names = ("call_timeout_s", "connect_timeout_s", "wall_clock_s")
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
 
 def _entry(lane: str, folder: Path, url: str, settings: Settings) -> dict[str, Any]:
@@ -87,7 +96,9 @@ def write_environments(storm: Storm, folder: Path, url: str, serve: str, setting
         }
         if lane == "serve":
             (folder / "served.yaml").write_text(yaml.safe_dump(environment))
-            environment["hosts"] = [{"url": f"{serve}/mcp", "lost_after_s": 5}]
+            environment["hosts"] = [
+                {"url": f"{serve}/mcp", "lost_after_s": 5, "connect_timeout_s": settings.connect_timeout_s}
+            ]
         (folder / f"{lane}.yaml").write_text(yaml.safe_dump(environment))
         files.append(str(folder / f"{lane}.yaml"))
     return files
@@ -105,11 +116,13 @@ class Program:
     """Runs a command as a program of its own, and kills what the plan says while it runs."""
 
     def __init__(self, storm: Storm, folder: Path, serving: Serving | None) -> None:
-        self._folder, self._serving = folder, serving
-        self._rng = Random(f"{storm.seed}/kills")
+        self._folder, self._serving, self._seen = folder, serving, 0
+        self._rng, changing = Random(f"{storm.seed}/kills"), Random(f"{storm.seed}/changes")
         most = len(storm.names) * storm.turns
         self._moments = sorted(self._rng.randrange(most) for _ in range(storm.kills))
         """Executions in the servers' log after which something is killed."""
+        self._changes = sorted(changing.randrange(most) for _ in range(storm.changes))
+        """Those after which a tool changes for the next connection."""
 
     def __call__(self, given: Sequence[str]) -> int:
         argv = [sys.executable, "-m", "rollout.cli", *given]
@@ -117,8 +130,10 @@ class Program:
         with (self._folder / "run.log").open("a") as log:
             run = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             try:
-                at_last = 0
+                at_last, first = 0, _ran(self._folder) + _BEGUN
                 while run.poll() is None:
+                    if self._changes and _ran(self._folder) >= max(first, self._changes[0]):
+                        (self._folder / CHANGE).write_text(str(self._changes.pop(0)))
                     # Not again before something ran: what was killed last is under way again.
                     if self._moments and (ran := _ran(self._folder)) >= self._moments[0] and ran > at_last:
                         self._moments.pop(0)
@@ -128,6 +143,11 @@ class Program:
             finally:
                 run.kill()
                 run.wait()
+                (self._folder / CHANGE).unlink(missing_ok=True)
+        if (changed := _count(self._folder, "changed")) > self._seen and self._serving is not None:
+            # It uses no server again whose tools have changed.
+            self._serving.start_again()
+        self._seen = changed
         return run.returncode
 
     def _kill(self, run: subprocess.Popen[bytes]) -> None:
@@ -205,7 +225,11 @@ def _note(folder: Path, what: str, pid: int, **more: Any) -> None:
 
 
 def _ran(folder: Path) -> int:
-    return (folder / "log.jsonl").read_bytes().count(b'"what": "ran"')
+    return _count(folder, "ran")
+
+
+def _count(folder: Path, what: str) -> int:
+    return (folder / "log.jsonl").read_bytes().count(f'"what": "{what}"'.encode())
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import os
 import resource
 import threading
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -99,6 +99,8 @@ class Breaking:
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         at, kind = self._breaks or (-1, None)
+        if kind is Inside.READ_ONLY and not self._run.journals():
+            kind = None  # nothing is open that could become read-only
         if kind is not None and turn == at and self._run.meets(self._row, kind, self._trajectory):
             match kind:
                 case Inside.REFUSES:
@@ -114,6 +116,8 @@ class Breaking:
                     )
                 case Inside.CLOCK:
                     self._run.jump(self._row)
+                case Inside.READ_ONLY:
+                    self._run.lock()
                 case _:
                     self._run.run_short(_SHORTAGE[kind])
         return await self._script.generate(ids, max_tokens=max_tokens, turn=turn)
@@ -161,6 +165,21 @@ class Run:
         """Set the clock right again."""
         time.time = self._time
 
+    def journals(self) -> dict[int, str]:
+        """The descriptors of this process that write traces, and their files."""
+        opened = {int(number): path for number, path in _descriptors() if path.startswith(str(self._folder / "traces"))}
+        return {number: path for number, path in opened.items() if path.endswith(".jsonl")}
+
+    def lock(self) -> None:
+        """Let the journals refuse each write from now on, as on a file system that turned read-only.
+
+        By their descriptors: permissions do not bind root, and a mount can be read-only to no file that is open.
+        """
+        for number, path in self.journals().items():
+            reading = os.open(path, os.O_RDONLY)
+            os.dup2(reading, number)
+            os.close(reading)
+
     def run_short(self, of: int) -> None:
         """Let this process run short of descriptors, or of room for its traces, for a while."""
         soft, hard = resource.getrlimit(of)
@@ -191,16 +210,17 @@ async def create(_: EngineOptions) -> AsyncGenerator[Run]:
         run.set_right()
 
 
+def _descriptors() -> Iterator[tuple[str, str]]:
+    """The numbers of this process's descriptors, and what they are."""
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            yield number, os.readlink(f"/proc/self/fd/{number}")
+
+
 def _left(folder: Path) -> dict[str, list[str]]:
     """Descriptors, tasks and children of this process."""
-    descriptors: list[str] = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            opened = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
-            continue
-        if not opened.startswith((str(folder / "traces"), "/proc")):  # an interrupted run leaves its journal open
-            descriptors.append(f"{number} {opened}")
+    hidden = (str(folder / "traces"), "/proc")  # an interrupted run leaves its journal open
+    descriptors = [f"{number} {opened}" for number, opened in _descriptors() if not opened.startswith(hidden)]
     tasks = {str(task.get_coro()).partition(" at 0x")[0] for task in asyncio.all_tasks() if not task.done()}
     children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
     return {"descriptors": descriptors, "tasks": sorted(tasks), "children": children}

@@ -20,8 +20,10 @@ OVER_PIPES = frozenset(("fork", "spawn"))
 ROLES = ("reset", "start", "reply", "score", "release")
 CALLS_OF_A_SCORE = 40
 """A world's score is the number of its effects divided by this."""
+CHANGE = "change"
+"""The file which says that the next connection finds a changed tool; that connection alone, and it removes the file."""
 
-# A changed tool ends every later lease of its server: `benchmarks.faults` has it.
+# A changed tool ends every later lease of its server in that run, so `changes` counts them.
 _KINDS = tuple(kind for kind in Fault if kind is not Fault.CHANGED)
 _EXCLUDED: dict[str, frozenset[Fault]] = {
     # Over one stream for all answers there is no redirect of one call, and the other call of a turn takes its id.
@@ -39,6 +41,7 @@ class Inside(StrEnum):
     IDS = "engine gives impossible ids"
     ABORTS = "engine aborts"
     FULL = "trace store full"
+    READ_ONLY = "trace store read-only"
     DESCRIPTORS = "no descriptors"
     CLOCK = "clock jumps"
 
@@ -59,6 +62,7 @@ class Storm(Plan):
         lanes: Of `LANES`.
         turns: Of each trajectory.
         kills: Processes that are killed, spread over the run.
+        changes: Times that a server has a changed tool for one connection, spread over the run.
     """
 
     kinds: tuple[Fault, ...] = _KINDS
@@ -68,11 +72,12 @@ class Storm(Plan):
     lanes: tuple[str, ...] = LANES
     turns: int = 15
     kills: int = 0
+    changes: int = 0
 
     @property
     def calm(self) -> Storm:
         """The same run without faults."""
-        return dataclasses.replace(self, kinds=(), inside=(), kills=0)
+        return dataclasses.replace(self, kinds=(), inside=(), kills=0, changes=0)
 
     @property
     def names(self) -> list[str]:

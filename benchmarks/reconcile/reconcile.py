@@ -18,12 +18,19 @@ from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import read_traces
 
 Line = Mapping[str, Any]
-_SHORT = (Inside.FULL, Inside.DESCRIPTORS)
+_SHORT = (Inside.FULL, Inside.READ_ONLY, Inside.DESCRIPTORS)
 _MOST_REDIRECTS = 2
 """Of one call: it follows one, and the second breaks it."""
 _ROLES_SENT_AGAIN = ("reply",)
 """Calls with a number, which may run twice."""
-_OUT_OF_STEP = ("not a response to this request", "bytes after the end", "HTTP 20", "no answer within")
+_OUT_OF_STEP = (
+    "not a response to this request",
+    "bytes after the end",
+    "HTTP 20",
+    "no answer within",
+    "content type ''",
+)
+_CHANGED = "tools have changed"
 _SETTLED_S = 5.0
 """After something was killed, as long as its neighbours may notice."""
 
@@ -110,6 +117,11 @@ class Played:
         for line in (*self.inside, *self.log):
             if line["what"] == "died":
                 found.append(Disturbance(line["at"], _SETTLED_S, over_http=True))
+            elif line["what"] == "changed" or line.get("kind") == Inside.READ_ONLY:
+                # The gateway of that connection uses the server no more, and the next trace cannot be written.
+                ends = (each["at"] for each in self.driver if each["what"] == "ended" and each["at"] > line["at"])
+                failures = (_CHANGED,) if line["what"] == "changed" else ()
+                found.append(Disturbance(line["at"], next(ends) - line["at"], failures=failures))
             elif line.get("kind") in _SHORT:
                 found.append(Disturbance(line["at"], WINDOW_S + _SETTLED_S))
             elif line.get("kind") == Fault.TWICE:
@@ -139,8 +151,12 @@ class Played:
         return False
 
 
-def reconcile(folder: Path, calm: Path | None) -> Found:
-    """Hold a run against its own records and, if there is one, a run without faults."""
+def reconcile(folder: Path, calm: Path | None, *, with_verl: bool = False) -> Found:
+    """Hold a run against its own records and, if there is one, a run without faults.
+
+    Args:
+        with_verl: Whether to look at verl's training samples, too, which takes a while to import it.
+    """
     played = Played.read(folder)
     wrong = [
         *_rows(played),
@@ -149,6 +165,7 @@ def reconcile(folder: Path, calm: Path | None) -> Found:
         *_worlds(played),
         *_left(played),
         *_ends(played),
+        *(_samples(played) if with_verl else ()),
     ]
     untouched = [trace for trace in played.traces if is_done(trace) and not played.met_a_fault(trace)]
     wrong += [
@@ -165,7 +182,7 @@ def reconcile(folder: Path, calm: Path | None) -> Found:
         lost=len(played.by_trajectory.keys() - known),
         withdrawn=sum(not is_done(trace) for trace in played.traces),
         calls=sum(line["what"] == "ran" and _is_own(line["call"]) for line in played.log),
-        faults=Counter(line["kind"] for line in faults if line["what"] == "fault"),
+        faults=Counter(line["kind"] for line in faults if line["what"] in ("fault", "changed")),
         killed=Counter(line["kind"] for line in played.driver if line["what"] == "killed"),
         untouched=len(untouched),
         discrepancies=wrong,
@@ -250,11 +267,16 @@ def _scripted(storm: Storm, trace: Trace) -> set[str]:
 
 
 def _worlds(played: Played) -> Iterator[str]:
-    """A world belongs to one trajectory, and is released after its last call."""
+    """A world belongs to one trajectory, or to none if its tools have changed, and is released after its last call."""
     trajectories: defaultdict[str, set[str]] = defaultdict(set)
+    changed: set[str] = set()
     for line in played.log:
-        if line["what"] == "ran":
+        if line["what"] == "changed":
+            changed.add(line["world"])
+        elif line["what"] == "ran":
             trajectories[line["world"]].add(line["trajectory"])
+            if line["world"] in changed:
+                yield f"{line['world']}: used after its tools had changed"
     for world, own in trajectories.items():
         if len(own) > 1:
             yield f"{world}: shared by {', '.join(sorted(own))}"
@@ -296,6 +318,22 @@ def _ends(played: Played) -> Iterator[str]:
             reasons = killed if line["status"] < 0 else short
             if not any(began <= at <= line["at"] for at in reasons):
                 yield f"a run ended with {line['status']} without a reason"
+
+
+def _samples(played: Played) -> Iterator[str]:
+    """verl gets each trajectory with a reward: its ids and its score, in the same columns as all others."""
+    from rollout.verl.output import to_outputs
+
+    columns: set[frozenset[str]] = set()
+    for trace in filter(is_done, played.traces):
+        (sample,) = (output.as_dict() for output in to_outputs(trace, ()))
+        columns.add(frozenset((*sample, *sample["extra_fields"])))
+        ids = [*sample["prompts"].tolist(), *sample["responses"].tolist()]
+        assert trace.reward is not None
+        if ids != list(trace.context) or abs(float(sample["rm_scores"].sum()) - trace.reward.score) > 1e-5:
+            yield f"{_name(trace)}: verl gets other ids or another score"
+    if len(columns) > 1:
+        yield f"verl gets samples of {len(columns)} kinds of columns"
 
 
 def _same(played: Played, untouched: Sequence[Trace], calm: Played) -> list[str]:

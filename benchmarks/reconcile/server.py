@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from breaking import Request, begin_stream, chunk, event, respond
 
 from benchmarks.faults.plan import REFUSED, Fault, call_name, text_of
 from benchmarks.faults.server import OverHttp, PipeLine, Tools, World, over_pipes
-from benchmarks.reconcile.plan import CALLS_OF_A_SCORE, ROLES, Storm
+from benchmarks.reconcile.plan import CALLS_OF_A_SCORE, CHANGE, ROLES, Storm
 
 Json = dict[str, Any]
 _CALL = re.compile(r"[a-z]+-\d+\.\d+\.[01]")
@@ -63,8 +64,16 @@ class Worlds(Tools):
         self._trajectory = ""
         """Of the call that is looked at."""
 
+    def result(self, message: Json, world: World) -> Json:
+        if message["method"] == "tools/list":
+            with suppress(FileNotFoundError):  # that of another connection, if there is none
+                world.changes.append((self._folder / CHANGE).read_text())
+                (self._folder / CHANGE).unlink()
+                self.note("changed", "all.0.0", kind=Fault.CHANGED, world=world.name)
+        return super().result(message, world)
+
     def definitions(self, world: World) -> list[Json]:
-        return _DEFINITIONS
+        return [*super().definitions(world), *_DEFINITIONS[1:]] if world.changes else _DEFINITIONS
 
     def named(self, message: Json, world: World) -> str:
         name, arguments = message["params"]["name"], message["params"]["arguments"]
@@ -181,8 +190,7 @@ class SseLine(PipeLine):
         await self.lose()
 
     async def hang(self) -> None:
-        await self.accept()
-        await super().hang()
+        await self.accept()  # and no more: to wait here would hold up the next POST of this connection
 
 
 async def _over_http(tools: Worlds, port: int) -> None:

@@ -86,7 +86,8 @@ def _config_error(fault: Any, model: type[BaseModel], file: str | Path | None, k
             problem = "must be a mapping"
             remedy = f"write {{{', '.join(f'{name}: ...' for name in known)}}}" if known else "write {NAME: VALUE}"
         case _:
-            problem = _WORDS.get(fault["type"], problem.replace("Input should be", "must be"))
+            plain = problem.replace("Input should be", "must be").replace("String should", "must")
+            problem = _WORDS.get(fault["type"], plain)
             remedy = cause.remedy if isinstance(cause, InvalidValue) else remedy
     shown = fault["input"]
     if isinstance(shown, str | int | float | bool) and not _SECRET & set(path) and len(str(shown)) <= 60:

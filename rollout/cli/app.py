@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import signal
 import sys
@@ -109,6 +110,9 @@ def main(program: typer.Typer = app) -> None:
     from rollout.cli.output import protect_terminal
 
     signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The command is over: the interpreter sets default handlers as it ends, and its status would be a signal's.
+        atexit.register(signal.signal, number, signal.SIG_IGN)
     with protect_terminal():
         _run(program)
 

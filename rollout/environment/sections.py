@@ -296,8 +296,9 @@ class CompactConfig(Section):
         "asked, each fact, name, number and result that is still needed, word for word, what is done, and what is left "
         "to do. Write text in at most {tokens} tokens, and call no tool.",
         min_length=1,
+        max_length=4096,
     )
-    """The message that asks for the summary. `{tokens}` in it stands for `summary_tokens`."""
+    """The message that asks for the summary, at most 4,096 characters. `{tokens}` in it stands for `summary_tokens`."""
 
     @property
     def request(self) -> str:

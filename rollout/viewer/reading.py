@@ -28,6 +28,8 @@ REFRESH_S = 2.0
 IDLE_S = 30.0
 """Seconds after the last request at which the directory is not looked at any more."""
 
+_ENDS_S = 2.0
+"""Seconds that the end of the program waits for the index."""
 AGAIN_S = 30.0
 """Seconds after which an explanation is computed again, if the run went on."""
 
@@ -60,8 +62,10 @@ class Refreshing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Not joined: a first indexing can take minutes, and what it has committed stays for the next time.
         self._stop.set()
+        # Bounded: a first indexing can take minutes, and what it has committed stays for the next time. But where the
+        # interpreter ends a thread within native code, the process aborts.
+        self._thread.join(_ENDS_S)
 
     @property
     def traces(self) -> Traces:

@@ -21,7 +21,7 @@ from rollout.loop.trajectory import roll_out
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
-from rollout.types import Policy
+from rollout.types import Policy, TokenBuilder
 
 ROLE = "mcp-rollout/role"
 REWARD = "mcp-rollout/reward"
@@ -61,6 +61,7 @@ async def play(
     limits: Limits | None = None,
     row: Task | None = None,
     clock: Clock | None = None,
+    tokens: TokenBuilder | None = None,
     **fields: Any,
 ) -> Trace:
     """One trajectory over in-process servers, with its trace in `directory`."""
@@ -71,7 +72,7 @@ async def play(
             environment=made,
             gateway=gateway,
             policy_for=policy_for,
-            tokens=ByteTokens(),
+            tokens=tokens or ByteTokens(),
             limits=limits or Limits(response_tokens=20_000),
             store=TraceStore(directory),
             clock=clock,

@@ -135,3 +135,24 @@ def named(moment: Sequence[object]) -> str:
 def test_an_interrupted_command_ends_in_order(moment: tuple[str, int, signal.Signals, float], tmp_path: Path) -> None:
     command, _, number, cpu_s = moment
     check(command, tmp_path, number, cpu_s)
+
+
+LATE = """
+import os, signal, sys
+from rollout.cli.app import main
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{name}):
+        kill(process, number)
+
+late = Late()  # which the interpreter deletes after it has set the default handlers
+sys.argv = ["mcp-rollout", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_command_that_is_over_keeps_its_status(number: signal.Signals) -> None:
+    argv = ["env", "--default-signal=INT", sys.executable, "-c", LATE.format(name=number.name)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout, done

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -14,18 +15,20 @@ from mcp.server.mcpserver import MCPServer
 from rich.console import Console
 from worlds import ROLE, environment, opened, play, task
 
+from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError
 from rollout.areal.settings import Settings as ArealSettings
 from rollout.engines.chat import ChatEngine, Reply
 from rollout.engines.recorded import RecordedPolicy
 from rollout.environment.config import Environment
+from rollout.environment.sections import StrategyConfig
 from rollout.evaluation.play import jobs_of, lengths_for, play_all
 from rollout.formats import hermes
 from rollout.loop.compaction import check_compaction, check_opening
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import ToolAgent
 from rollout.loop.turns import Turns
-from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
 from rollout.trace.archive import archive, read_archive
 from rollout.trace.events import MarkKind
 from rollout.trace.files import ARCHIVE_SUFFIX
@@ -33,7 +36,7 @@ from rollout.trace.reader import Traces
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore
 from rollout.trace.view import render
-from rollout.types import Call, Completion, FinishReason, Policy
+from rollout.types import Call, Completion, Edit, FinishReason, Message, Policy
 from rollout.viewer.explain import explain
 from rollout.viewer.pages import Pages
 
@@ -197,6 +200,38 @@ async def test_segments_are_exact_whatever_is_kept_and_turns_that_would_not_fit_
             assert len(segment.prompt_ids) + len(turn.encode()) + size > at
 
 
+class Rereading(ByteTokens):
+    """Compares each context with the messages that it is said to render, as a builder needs them that looks at them."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+
+    def messages(
+        self,
+        context: list[int],
+        previous: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> Edit:
+        self.compared += 1
+        end = super().messages(context, previous, [], tools).applied_to(context)  # so that it has the last message, too
+        read = [(role, self.decode(body)) for role, body in split_messages(end) if role != "system"]
+        assert [role for role, _ in read] == [message["role"] for message in previous]
+        for (_, text), message in zip(read, previous, strict=True):
+            for call in message.get("tool_calls", ()):
+                assert json.dumps(call["function"]["arguments"]) in text
+            assert message["content"] in text if message["role"] == "assistant" else message["content"] == text
+        return super().messages(context, previous, new, tools)
+
+
+@pytest.mark.parametrize("compact", [{"keep_turns": keep} for keep in (0, 1, 2, 5)] + [{"summary_tokens": 0}], ids=str)
+async def test_what_a_context_is_said_to_render_is_what_it_has(compact: dict[str, Any], tmp_path: Path) -> None:
+    tokens = Rereading()
+    trace = await played(Logged(pages=20), tmp_path, size=60, compact=compact, tokens=tokens)
+    assert trace.stop_reason is StopReason.ANSWERED and len(trace.segments) > 2
+    assert tokens.compared > len(trace.turns)
+
+
 async def test_a_masked_summary_is_in_the_context_and_out_of_the_loss(tmp_path: Path) -> None:
     policy = Logged()
     trace = await played(policy, tmp_path, compact={"summary_loss": "mask"})
@@ -281,7 +316,7 @@ async def test_summaries_count_against_no_limit_on_turns(tmp_path: Path) -> None
 
 
 async def test_what_a_user_said_is_kept_without_the_request_that_joined_it(tmp_path: Path) -> None:
-    user = MCPServer("user", log_level="ERROR")
+    user, tokens = MCPServer("user", log_level="ERROR"), Rereading()
 
     @user.tool(name="start", meta={ROLE: "start"})
     async def start() -> dict[str, Any]:
@@ -292,7 +327,8 @@ async def test_what_a_user_said_is_kept_without_the_request_that_joined_it(tmp_p
         return {"message": f"Reply {seq}. " + "y" * 150, "done": seq == 12}
 
     policy = Logged(pages=0)
-    trace = await played(policy, tmp_path, servers={"user": user}, user={"server": "user"}, compact={"at_tokens": 1000})
+    given: dict[str, Any] = {"servers": {"user": user}, "user": {"server": "user"}, "tokens": tokens}
+    trace = await played(policy, tmp_path, compact={"at_tokens": 1000}, **given)
     assert trace.stop_reason is StopReason.USER_DONE and policy.summaries >= 2 and trace.user_turns == 12
     for segment in trace.segments[1:]:
         text, first = TOKENS.decode(segment.prompt_ids), segment.turns_sampled[0]
@@ -391,6 +427,16 @@ def test_lengths_that_cannot_work_are_refused_with_file_key_and_remedy() -> None
     with pytest.raises(ConfigError, match="row 3 has 800 tokens, and with a summary 1228") as caught:
         check_opening(compacting(), 800, row="rows.parquet: row 3")
     assert "at least 1228" in str(caught.value.remedy)
+
+
+def test_an_instruction_without_an_end_is_refused_with_file_key_and_bound() -> None:
+    assert len(compacting(compact={"instruction": "x" * 4096}).strategy.compact.request) == 4096
+    given = {"use": "compact", "compact": {"instruction": "x" * 4097}}
+    with pytest.raises(ConfigError) as caught:
+        validate(StrategyConfig, given, file="test.yaml", key="strategy")
+    error = caught.value
+    assert (str(error.file), error.key) == ("test.yaml", "strategy.compact.instruction")
+    assert "must have at most 4096 characters" in str(error) and "xx" not in str(error)
 
 
 async def test_a_recorded_trajectory_is_compacted_again_as_it_was(tmp_path: Path) -> None:
