@@ -10,6 +10,7 @@ from typing import Any, cast
 from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
 from gateway.schemas.check import schema_fault
+from gateway.server_events import cut_text
 from gateway.types import Audience, ToolDefinition, canonical_json
 from rollout.doctor.report import ToolReport
 from rollout.tokens.chat_template import ChatTemplate
@@ -71,7 +72,8 @@ def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
     }
     for what, (before, after) in pairs.items():
         if canonical_json(before) != canonical_json(after):
-            return f"{what}: sent {canonical_json(before)[:200]}, shown {canonical_json(after)[:200]}"
+            sent, shown_as = (cut_text(canonical_json(each), 200) for each in (before, after))
+            return f"{what}: sent {sent}, shown {shown_as}"
     return ""
 
 

@@ -218,9 +218,7 @@ def _planted(script: Script, step: Step) -> bool:
 
 
 def _around_word(answer: ProbeAnswer, word: str) -> str:
-    line = " ".join(answer.text.split())
-    start = max(line.find(word) - 25, 0)
-    return repr(("…" if start else "") + line[start : start + 60])
+    return answer.excerpt(max(answer.line.find(word) - 25, 0))
 
 
 def _names(names: Sequence[str]) -> str:
