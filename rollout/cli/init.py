@@ -101,7 +101,7 @@ def init(
     out = out or Path(servers.stem)
     if out.exists():
         raise ConfigError("is there already", file=out, key="--out", remedy="name another directory")
-    target = load_target(str(servers), None, all_valid=False)
+    target = load_target(str(servers), None)
     if target.environment is not None:
         raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
     options = Options(allow_writes=allow_writes, allow_outside=allow_outside)
