@@ -47,7 +47,7 @@ def workflow_arguments(config: MCPConfig, *, validate: bool = False) -> dict[str
     return {
         "model": config.tokenizer_path,
         "gconfig": asdict(gconfig),
-        "mcp": settings_of(config).as_json(),
+        "mcp": settings_of(config).model_dump(mode="json"),
         "seed": config.seed,
         "processes": processes,
         "window": max(1, trajectories // (processes * config.cluster.n_nodes)),

@@ -49,10 +49,6 @@ class Settings(TrainingSettings):
         settings = validate(cls, dict(section), file=None, key=cls.key)
         return settings.placed(settings.environments_dir)
 
-    def as_json(self) -> dict[str, Any]:
-        """What `model_validate` reads in another process."""
-        return self.model_dump(mode="json", by_alias=True)
-
     def limits_for(self, environment: Environment, *, max_new_tokens: int, max_tokens: int) -> Limits:
         """Limits of one trajectory.
 

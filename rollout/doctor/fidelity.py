@@ -72,8 +72,7 @@ def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
     }
     for what, (before, after) in pairs.items():
         if canonical_json(before) != canonical_json(after):
-            sent, shown_as = (cut_text(canonical_json(each), 200) for each in (before, after))
-            return f"{what}: sent {sent}, shown {shown_as}"
+            return f"{what}: sent {cut_text(canonical_json(before), 200)}, shown {cut_text(canonical_json(after), 200)}"
     return ""
 
 

@@ -17,7 +17,7 @@ from rollout.environment.parquet import read_rows
 @pytest.mark.parametrize("section", [{}, {"agent": {"use": "rollout.agents.reflect:Reflect", "with": {"rounds": 1}}}])
 def test_settings_are_the_same_in_a_rollout_process(tmp_path: Path, section: dict[str, Any]) -> None:
     settings = Settings.of({"environments_dir": str(tmp_path), "trace_dir": str(tmp_path / "traces"), **section})
-    assert Settings.model_validate(json.loads(json.dumps(settings.as_json()))) == settings
+    assert Settings.model_validate(json.loads(json.dumps(settings.model_dump(mode="json")))) == settings
     assert section.get("agent", {}).get("with") == settings.agent.arguments
 
 
