@@ -233,17 +233,20 @@ $(MODEL)/config.json: constraints/model.txt $(wildcard examples/smollm2/*) $(VEN
 demo-pretrained: install model
 	$(BIN)/python examples/pretrained.py --model $(MODEL)
 
+LINT := $(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/pyright --pythonpath $(BIN)/python
+
 lint: docs bfcl
-	$(BIN)/ruff check --no-cache .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(LINT)
 
 # The docs as a site, in outputs/site. Not with --quiet, under which --strict ignores warnings.
 docs: install
 	$(BIN)/mkdocs build --strict
 
-test: lint third-party bfcl
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"
+# Lint runs beside the tests, of which one builds the docs, and is printed after them.
+test: third-party bfcl
+	{ $(LINT); } > $(VENV)/lint.log 2>&1 & \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not full and not gpu"; tested=$$?; \
+	wait $$!; linted=$$?; cat $(VENV)/lint.log; exit $$((tested || linted))
 
 test-full: lint third-party doctor-servers clients programs bfcl worlds sglang vllm areal model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800

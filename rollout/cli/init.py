@@ -19,7 +19,7 @@ from rollout.cli.new_directory import new_directory
 from rollout.cli.options import Target, load_target
 from rollout.doctor.examination import Options
 from rollout.doctor.fix import write_fixed
-from rollout.doctor.report import ServerReport, Verdict
+from rollout.doctor.report import Verdict
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened
 
@@ -101,7 +101,7 @@ def init(
     out = out or Path(servers.stem)
     if out.exists():
         raise ConfigError("is there already", file=out, key="--out", remedy="name another directory")
-    target = load_target(str(servers), None, all_valid=False)
+    target = load_target(str(servers), None)
     if target.environment is not None:
         raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
     options = Options(allow_writes=allow_writes, allow_outside=allow_outside)
@@ -121,7 +121,8 @@ def init(
         copy.write_text(copy.read_text().replace(json.dumps(there)[1:-1], json.dumps(here)[1:-1]))
     for change in changes:
         typer.echo(f"{out / 'servers.json'}: {change.replace(there, here)}", err=True)
-    fit = fitness([report for report in reports if not _is_mended(report)])
+    # The copy of the servers file has what the others lacked.
+    fit = fitness([report for report in reports if report.verdict is not Verdict.LEASE_DIR])
     states = {
         True: "all servers can be trained against",
         False: "a server is unfit",
@@ -129,11 +130,6 @@ def init(
     }
     typer.echo(_NEXT.format(report=f"{states[fit]}, as {out}/servers.json has them", out=out, name=name))
     return {True: 0, False: 1, None: 3}[fit]
-
-
-def _is_mended(report: ServerReport) -> bool:
-    """Whether the copy of the servers file has what the server lacked."""
-    return report.verdict is Verdict.LEASE_DIR
 
 
 async def _examples(environment: Environment, target: Target) -> list[dict[str, Any]]:

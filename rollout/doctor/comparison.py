@@ -17,7 +17,6 @@ _MOST_TOKENS = 4000
 _MOMENT = re.compile(r"(?:(\d{4}-\d\d-\d\d)[T _])?(\d{1,2}):(\d\d)(?::(\d\d))?")
 _DAY_S, _SLACK_S = 86_400, 61
 """The slack is for clocks that show minutes."""
-_EXCERPT = 60
 
 
 def tokens_of(answer: ProbeAnswer) -> tuple[str, ...]:
@@ -214,7 +213,5 @@ def _unlike(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
 
 def side_by_side(one: ProbeAnswer, other: ProbeAnswer) -> tuple[str, str]:
     """Excerpts of two answers that begin shortly before the first difference."""
-    lines = [" ".join(answer.text.split()) for answer in (one, other)]
-    start = max(shared_beginning(*lines) - _EXCERPT // 3, 0)
-    first, second = (("…" if start else "") + line[start : start + _EXCERPT] for line in lines)
-    return repr(first), repr(second)
+    start = max(shared_beginning(one.line, other.line) - 20, 0)
+    return one.excerpt(start), other.excerpt(start)

@@ -10,6 +10,7 @@ from typing import Any, cast
 from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
 from gateway.schemas.check import schema_fault
+from gateway.server_events import cut_text
 from gateway.types import Audience, ToolDefinition, canonical_json
 from rollout.doctor.report import ToolReport
 from rollout.tokens.chat_template import ChatTemplate
@@ -71,7 +72,7 @@ def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
     }
     for what, (before, after) in pairs.items():
         if canonical_json(before) != canonical_json(after):
-            return f"{what}: sent {canonical_json(before)[:200]}, shown {canonical_json(after)[:200]}"
+            return f"{what}: sent {cut_text(canonical_json(before), 200)}, shown {cut_text(canonical_json(after), 200)}"
     return ""
 
 

@@ -56,9 +56,16 @@ class ProbeAnswer:
             return False
         return not (_ERROR_FIRST.search(self.text[:200]) or _ERROR_ANYWHERE.search(self.text[:2000]))
 
-    def __str__(self) -> str:
-        line = " ".join(self.text.split())
-        return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…")
+    @property
+    def line(self) -> str:
+        return " ".join(self.text.split())
+
+    def excerpt(self, start: int = 0) -> str:
+        """Quote the line from this character on, with `…` where text is left out, which may end inside of quotes."""
+        kept = self.line[start:]
+        return repr("…" * (start > 0) + (kept if len(kept) <= _SHOWN else kept[: _SHOWN - 1] + "…"))
+
+    __str__ = excerpt
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ class Throwaway:
         """Copy the data that the entry names. Returns why that is not possible, empty where it is."""
         for name in (HOME, WORK, TMP):
             (self.template / name).mkdir(parents=True)
+        packages = Path("node_modules").absolute()
+        if Path(self.entry.command or "").name in _LAUNCHERS and self.entry.cwd is None and packages.is_dir():
+            # `npx` takes what is installed in the working directory before it downloads.
+            (self.template / WORK / packages.name).symlink_to(packages)
         for text in _data_texts(self.entry):
             path = _path_in(text)
             name = f"data{len(self.relocations) or ''}"

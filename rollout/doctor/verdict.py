@@ -113,9 +113,8 @@ def leak_in(visit: Visit, reference: Reference) -> str:
                 alone, here = side_by_side(reference.run.steps[index].answer, step.answer)
                 return f"{step.call.name} answered {here} after calls in another lease, and {alone} without them"
             if _planted(visit.script, step) and not _planted(visit.script, reference.run.steps[index]):
-                return (
-                    f"{step.call.name} showed what another lease wrote: {_around_word(step.answer, visit.script.word)}"
-                )
+                shown = step.answer.excerpt(max(step.answer.line.find(visit.script.word) - 25, 0))
+                return f"{step.call.name} showed what another lease wrote: {shown}"
     return _moved_in(visit, reference)
 
 
@@ -217,13 +216,6 @@ def _planted(script: Script, step: Step) -> bool:
     return script.word in step.answer.text and script.word not in step.arguments
 
 
-def _around_word(answer: ProbeAnswer, word: str) -> str:
-    line = " ".join(answer.text.split())
-    start = max(line.find(word) - 25, 0)
-    return repr(("…" if start else "") + line[start : start + 60])
-
-
 def _names(names: Sequence[str]) -> str:
     unique = list(dict.fromkeys(names))
-    shown = ", ".join(unique[:3])
-    return shown if len(unique) <= 3 else f"{shown} and {len(unique) - 3} more"
+    return ", ".join(unique[:3]) + (f" and {len(unique) - 3} more" if len(unique) > 3 else "")

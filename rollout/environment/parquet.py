@@ -46,7 +46,7 @@ def _schema() -> Any:
     )
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path | str) -> Iterator[dict[str, Any]]:
     """Read the rows of a file, in order.
 
     Raises:
@@ -55,7 +55,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """
     with _opened(path) as pq, pq.ParquetFile(path) as file:
         try:
-            for batch in batches_within(file, path.stat().st_size, batch_size=_READ_ROWS):
+            for batch in batches_within(file, Path(path).stat().st_size, batch_size=_READ_ROWS):
                 yield from batch.to_pylist()
         except UnpacksTooFar as error:
             raise ConfigError(str(error), file=path, remedy="write it again") from error
@@ -68,7 +68,7 @@ def count_rows(path: Path) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[Any]:
+def _opened(path: Path | str) -> Generator[Any]:
     """`pyarrow.parquet`, whose errors about this file become ConfigErrors."""
     with parquet_needed(str(path)):
         import pyarrow as pa

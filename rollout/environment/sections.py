@@ -124,6 +124,8 @@ class AgentConfig(Section):
 class AgentOverride(Section):
     """A change of an environment's agent, by a trainer's section or an option."""
 
+    model_config = ConfigDict(serialize_by_alias=True)  # AReaL's processes read what they are sent as JSON
+
     use: str | None = None
     """Another class, which gets none of the environment's arguments."""
     arguments: dict[str, Any] | None = Field(default=None, alias="with")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -73,6 +74,8 @@ class _Row(BaseModel):
             raise InvalidValue("has a prompt without a text", "write the question there")
         if self.answer is not None and self.ground_truth is not None and self.answer != self.ground_truth:
             raise InvalidValue("has an answer and another reward_model.ground_truth", "keep one of them")
+        if isinstance(self.truth, float) and not isfinite(self.truth):  # pandas has NaN where there is none
+            raise InvalidValue(f"has an answer that is {self.truth}", "leave it out, or give one")
         if isinstance(self.id, str) and not 0 < len(self.id) <= 200:
             raise InvalidValue("has an id of no or more than 200 characters", "shorten it, or leave it out")
         return self

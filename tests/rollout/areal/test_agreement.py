@@ -5,6 +5,8 @@ Both play the same rows over the same real servers, with an engine whose every a
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import warnings
@@ -75,11 +77,30 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     directory.mkdir()
     raw = yaml.safe_load((ROOT / "configs" / "environments" / "retail_fitting.yaml").read_text())
     (directory / "shop.yaml").write_text(yaml.safe_dump(raw | VARIANTS[request.param]))
-    for command in (
-        ["data", "shop", "--environments-dir", str(directory), "-n", str(ROWS), "-o", str(tmp_path / "rows.parquet")],
-        ["tool-config", str(directory / "shop.yaml"), "-o", str(tmp_path / "lock.yaml")],
-    ):
-        subprocess.run([Path(sys.executable).with_name("mcp-rollout"), *command], check=True)
+    data = ["data", "shop", "--environments-dir", str(directory), "-n", str(ROWS), "-o", str(tmp_path / "rows.parquet")]
+    commands(data, ["tool-config", str(directory / "shop.yaml"), "-o", str(tmp_path / "lock.yaml")])
+    return tmp_path
+
+
+def commands(*given: list[str]) -> None:
+    program, path = Path(sys.executable).with_name("mcp-rollout"), os.pathsep.join(sys.path)
+    for command in given:
+        subprocess.run([program, *command], check=True, env=os.environ | {"PYTHONPATH": path})
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A directory with a file of servers, the rows of a file of tasks over it, and the lock."""
+    directory = tmp_path / "environments"
+    directory.mkdir()
+    servers, tasks = directory / "servers.json", tmp_path / "tasks.jsonl"
+    servers.write_text(json.dumps({"mcpServers": {"notes": {"factory": "notes:notes_server", "scope": "process"}}}))
+    kept, found = {"name": "colour", "text": "red"}, {"name": "read", "arguments": {"name": "colour"}, "returns": "red"}
+    given = [{"prompt": f"{n}: which?", "setup": [{"name": "write", "arguments": kept}], "answer": "red"} for n in "ab"]
+    given += [{"prompt": f"{n}: note red.", "check": [found]} for n in "cd"]
+    tasks.write_text("".join(json.dumps(task) + "\n" for task in given))
+    data = ["data", str(servers), "--tasks", str(tasks), "-o", str(tmp_path / "rows.parquet")]
+    commands(data, ["tool-config", str(servers), "-o", str(tmp_path / "lock.yaml")])
     return tmp_path
 
 
@@ -141,7 +162,7 @@ async def through_verl(
             loop._lock = entries  # as from verl's tool list, which verl's worker builds
             assert Task.from_row(row)
             # The step is part of what cassettes find a trajectory by; AReaL begins with version 0.
-            given = {"raw_prompt": row["prompt"], "extra_info": row["extra_info"], "global_steps": 0, "session_id": 0}
+            given = {**row, "raw_prompt": row["prompt"], "global_steps": 0, "session_id": 0}
             given |= {"index": row["extra_info"]["index"]}
             made = await loop.run({"temperature": 1.0, "logprobs": True}, **given)
             found.append(made if isinstance(made, list) else [made])
@@ -215,6 +236,26 @@ async def test_the_same_engine_and_servers_give_both_trainers_the_same(home: Pat
     said = said_by_agents(home / "verl" / "traces")
     assert said == said_by_agents(home / "areal" / "traces")
     assert bool(said) == ("agent" in yaml.safe_load((home / "environments" / "shop.yaml").read_text()))
+
+
+async def test_the_tasks_of_a_file_are_prepared_and_checked_for_both_trainers(notes: Path, model: Path) -> None:
+    rows, tokenizer = list(read_rows(notes / "rows.parquet")), AutoTokenizer.from_pretrained(model)
+
+    def choose(read: str, turns: int) -> str:
+        """Looks, and answers with what it read; writes where it is asked to, in one of two tasks what is asked for."""
+        look = "which?" in read
+        arguments = {"name": "colour"} if look else {"name": "colour", "text": "red" if "c: note" in read else "blue"}
+        call = hermes.write(calls=[Call(name="read" if look else "write", arguments=arguments)])
+        return call if not turns else "red" if "a: which?" in read else "There it is."
+
+    verl = await through_verl(notes, model, rows, Script(tokenizer, choose=choose), "verl")
+    assert_equal(verl, through_areal(notes, model, rows, Script(tokenizer, choose=choose)))
+    for directory in (notes / "verl", notes / "areal"):
+        traces = {trace.origin.row: trace for trace in read_traces(directory / "traces")}
+        seen = [traces[row] for row in range(len(rows))]
+        assert [trace.reward and trace.reward.score for trace in seen] == [1.0, 0.0, 1.0, 0.0]
+        assert [(len(trace.setup), len(trace.checks)) for trace in seen] == [(1, 0), (1, 0), (0, 1), (0, 1)]
+        assert [trace.turns[0].tools[0].text for trace in seen] == ["red", "red", "written", "written"]
 
 
 async def test_a_recorded_engine_and_a_cassette_give_both_trainers_the_same(home: Path, model: Path) -> None:

@@ -59,6 +59,14 @@ def test_a_program_writes_to_copies_of_its_data_alone(tmp_path: Path) -> None:
     assert made.changed(fresh) == ()
 
 
+def test_npx_finds_the_packages_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "node_modules" / "memory").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    made = throwaway(tmp_path, command="npx", args=["memory"])
+    _, place = made.world()
+    assert (place / "work" / "node_modules" / "memory").is_dir() and made.changed(place) == ()
+
+
 @pytest.mark.parametrize(("files", "size"), [(4000, 0), (1, 64 << 20)], ids=["files", "bytes"])
 def test_data_beyond_a_bound_is_not_copied_and_nothing_is_written(tmp_path: Path, files: int, size: int) -> None:
     data = tmp_path / "data"

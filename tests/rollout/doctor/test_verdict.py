@@ -111,3 +111,12 @@ def test_what_only_sometimes_works_is_flaky() -> None:
 def test_excerpts_show_the_part_that_differs() -> None:
     here, there = side_by_side(ProbeAnswer("x" * 500 + " plum"), ProbeAnswer("x" * 500 + " pear"))
     assert here.endswith("plum'") and there.endswith("pear'") and len(here) < 80
+
+
+@pytest.mark.parametrize(("length", "shown"), [(60, "'%s'"), (61, "'%.59s…'")])
+def test_an_excerpt_says_where_it_was_cut(length: int, shown: str) -> None:
+    text = '{"name": "' + "x" * (length - 10)
+    assert str(ProbeAnswer(text)) == side_by_side(ProbeAnswer(text), ProbeAnswer(""))[0] == shown % text
+    late = ProbeAnswer("y" * 100 + text)
+    here, _ = side_by_side(late, ProbeAnswer("y" * 100))
+    assert here.startswith("'…yyy") and here.endswith("…'")

@@ -109,6 +109,8 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
             {"prompt": "a", "answer": 1, "reward_model": {"ground_truth": "1"}},
             "line 2: has an answer and another reward_model.ground_truth",
         ),
+        ({"prompt": "a", "answer": float("nan")}, "line 2: has an answer that is nan (leave it out"),
+        ({"prompt": "a", "reward_model": {"ground_truth": float("inf")}}, "line 2: has an answer that is inf"),
     ],
 )
 def test_a_faulty_row_is_refused_with_its_line_key_and_remedy(tmp_path: Path, row: Any, problem: str) -> None:

@@ -1,12 +1,21 @@
-"""Groups that withdrawals left too small, through verl's replay buffer, its TransferQueue and its advantages."""
+"""Groups that withdrawals left too small, through verl's replay buffer, its TransferQueue and its advantages.
+
+And those of which trajectories never began. One file, since each starts a Ray.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from omegaconf import OmegaConf
+
+from rollout.environment.sections import TreeConfig
+from rollout.environment.task import Origin
+from rollout.loop.group import Group
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
 
@@ -246,3 +255,22 @@ def test_the_batches_of_one_step_are_counted_together(report: Callable[..., None
     metrics = metrics_of(batches)
     assert (metrics["mcp/trajectories"], metrics["mcp/sampled_tokens"], metrics["mcp/failed_share"]) == (8, 40, 0.25)
     assert (metrics["mcp/group_size/min"], metrics["mcp/group_size/mean"]) == (2, 3)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("validate", "own", "leaves"), [(False, None, 4), (True, None, 2), (False, 3, 3)])
+async def test_trajectories_that_never_begin_leave_their_group(validate: bool, own: int | None, leaves: int) -> None:
+    """verl's worker makes a group of each prompt. No agent loop has this name, so each session ends at once."""
+    from rollout.verl import agent_loop
+
+    worker = object.__new__(agent_loop.MCPAgentLoopWorker)
+    rollout = SimpleNamespace(n=4, val_kwargs=SimpleNamespace(n=2))
+    worker._held, worker._seed = {"u"}, 0
+    worker.config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
+    prompt = {"uid": "u", "agent_name": "no such agent"} | ({} if own is None else {"__rollout_n__": own})
+    trajectory = {"step": 1, "validate": validate, "sample_index": 0, "rollout_n": 0}
+    with anyio.fail_after(60):
+        await worker._run_prompt(prompt, {}, trajectory)
+        group = agent_loop._BATCH.get().group
+        assert isinstance(group, Group) and group.size == leaves
+        assert isinstance(await group.branch(Origin(sample=leaves), TreeConfig(roots=leaves)), str)
