@@ -44,5 +44,5 @@ HELD_OUT_TEMPERATURE = 0.7
 EXPERT_ROWS = 240
 TURN_TOKENS = 48
 """Most tokens of a turn; a call has about 25."""
-EVERY = 4
+EVERY = 8
 """Steps between two evaluations, at which checkpoints are written as well."""
