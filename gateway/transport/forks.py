@@ -113,7 +113,7 @@ class Forks:
         async with self._lock:
             if self._control is not None:
                 return True
-            if self.refused or anyio.current_time() < self._not_before:
+            if self.refused or asyncio.get_running_loop().time() < self._not_before:
                 return False
             try:
                 with anyio.fail_after(self._config.start_timeout_s):
@@ -235,7 +235,7 @@ class Forks:
                 self._ready.set_result(f"its fork server ended before it could fork: {''.join(tail)[:300]}")
             return
         log.warning("forks.lost", server=self._server, problem=reason, remedy=f"spawned for {_RETRY_S:g} s")
-        self._not_before = anyio.current_time() + _RETRY_S
+        self._not_before = asyncio.get_running_loop().time() + _RETRY_S
         self._end()
         for fork in self._forks.values():
             fork.watch()

@@ -143,7 +143,7 @@ class _Played:
     @property
     def _seconds_left(self) -> float:
         """Until the trajectory has ended; while its clock is stopped, all of the time that a trajectory has."""
-        left = self._time.deadline - anyio.current_time()
+        left = self._time.deadline - asyncio.get_running_loop().time()
         return 0.0 if self._is_ending else min(max(0.0, left), self.turns.limits.wall_clock_s)
 
     def _set_timer(self, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,12 @@ async def test_an_agent_that_goes_on_after_the_end_is_stopped(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+def test_an_agent_that_goes_on_is_stopped_on_an_event_loop_of_asyncios_own(tmp_path: Path) -> None:
+    """As that of a worker of verl, where a callback of the loop is not known to run under asyncio."""
+    asyncio.run(test_an_agent_that_goes_on_after_the_end_is_stopped(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("agent", ["Stubborn", "Immortal", "Shielded"])
 async def test_an_agent_that_does_not_end_when_it_is_cancelled_is_stopped(
     tmp_path: Path, agent: str, at_the_end: AbstractAsyncContextManager[None]
@@ -168,8 +175,6 @@ async def test_a_cancellation_at_the_time_limit_that_the_agent_catches_is_still_
 @pytest.mark.parametrize("agent", ["Swallows", "Stubborn"])
 @pytest.mark.parametrize("native", [False, True])
 async def test_a_cancellation_from_outside_is_never_lost(tmp_path: Path, agent: str, native: bool) -> None:
-    import asyncio
-
     limits = Limits(response_tokens=20_000, agent_close_timeout_s=0.1)
     with anyio.fail_after(20):
         if native:
