@@ -6,7 +6,6 @@ used before unless its servers are reset in between.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -89,7 +88,8 @@ class BundlePool:
 
     def _given(self, bundle: Bundle) -> Bundle:
         bundle.leases += 1
-        asyncio.get_running_loop().call_later(_REFILL_PAUSE_S, self.refill)
+        if self._min_ready:
+            self._tasks.start_soon(self._refill_after_pause)
         return bundle
 
     def give_back(self, bundle: Bundle, *, healthy: bool) -> None:
@@ -167,6 +167,11 @@ class BundlePool:
             self._warming += 1
             self._live += 1
             self._tasks.start_soon(self._warm)
+
+    async def _refill_after_pause(self) -> None:
+        # A task and no timer: a callback of an event loop that anyio did not start can start no task of anyio's.
+        await anyio.sleep(_REFILL_PAUSE_S)
+        self.refill()
 
     async def _refill_later(self) -> None:
         # Nothing is counted as live meanwhile, so that a session can take the slot.

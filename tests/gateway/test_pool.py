@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
@@ -72,6 +73,23 @@ async def test_a_session_does_not_wait_for_the_pause_and_gets_the_place_that_the
             await pool.take(reset=False)
         pool.close()
         tasks.cancel_scope.cancel()
+
+
+def test_the_stock_is_filled_on_an_event_loop_of_asyncios_own() -> None:
+    """As that of a worker of verl, where a callback of the loop is not known to run under asyncio."""
+
+    async def filled() -> None:
+        server = Server()
+        server.up = True
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                pool = server.pool(tasks, min_ready=1)
+                await pool.take(reset=False)
+                while server.running < 1:
+                    await turns(1)
+                pool.close()
+
+    asyncio.run(filled())
 
 
 async def test_a_defect_while_warming_ends_no_other_task_and_the_pool_goes_on() -> None:
