@@ -49,7 +49,7 @@ class Settings:
     """To the gateway that serves."""
     wall_clock_s: float = 60.0
     rounds: int = 60
-    """Most runs; a row that has no outcome then has none."""
+    """Most runs, beside one for each kill; a row that has no outcome then has none."""
 
     def patient(self, factor: float) -> Settings:
         """With all bounds on one call or trajectory so many times as long."""
@@ -130,7 +130,8 @@ class Program:
         with (self._folder / "run.log").open("a") as log:
             run = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             try:
-                at_last, first = 0, _ran(self._folder) + _BEGUN
+                at_last = _ran(self._folder)
+                first = at_last + _BEGUN
                 while run.poll() is None:
                     if self._changes and _ran(self._folder) >= max(first, self._changes[0]):
                         (self._folder / CHANGE).write_text(str(self._changes.pop(0)))
@@ -180,14 +181,19 @@ class Serving:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Start it, again and again while the server behind it, which may have died by a fault, is not back."""
         argv = [sys.executable, "-m", "rollout.cli", "serve", str(self._folder / "served.yaml")]
         argv += ["--port", str(self._port), "--no-token", "--idle-s", str(_IDLE_S), "--drain-s", "1"]
-        with (self._folder / "serve.log").open("a") as log:
-            process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise RuntimeError(f"serve did not start: {(self._folder / 'serve.log').read_text()[-2000:]}")
-        return process
+        until = time.monotonic() + _GONE_S
+        while True:
+            with (self._folder / "serve.log").open("a") as log:
+                process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+            assert process.stdout is not None
+            if process.stdout.readline():
+                return process
+            process.communicate()
+            if time.monotonic() > until:
+                raise RuntimeError(f"serve did not start: {(self._folder / 'serve.log').read_text()[-2000:]}")
 
     def start_again(self) -> None:
         """Kill it, and start it at the same port."""
@@ -260,7 +266,7 @@ def play(storm: Storm, folder: Path, settings: Settings, command: Command | None
     with opened(storm, folder, settings) as (files, serving):
         run = command or Program(storm, folder, serving)
         played, status = 0, None
-        while status != 0 and played < settings.rounds:
+        while status != 0 and played < settings.rounds + storm.kills:
             played += 1
             _note(folder, "began", os.getpid())
             status = run(arguments(files, folder, settings))

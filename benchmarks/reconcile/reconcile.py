@@ -219,8 +219,13 @@ def _rows(played: Played) -> Iterator[str]:
 def _calls(played: Played) -> Iterator[str]:
     """Each call has one fate."""
     for what, most in (("ran", 1), ("effect", 1)):
-        counted = Counter((line["trajectory"], line["call"]) for line in played.log if line["what"] == what)
-        for (trajectory, call), times in counted.items():
+        # A lease that was opened in vain is released too: another world each time.
+        counted = Counter(
+            (line["trajectory"], line["call"], line["world"] if line["row"] == "none" else "")
+            for line in played.log
+            if line["what"] == what
+        )
+        for (trajectory, call, _), times in counted.items():
             again = call.split(".")[1].startswith(_ROLES_SENT_AGAIN) or call.endswith(".odd.0")
             if times > most and not (again and (times == 2 or call.endswith(".odd.0"))):
                 yield f"{call} ({trajectory}): {what} {times} times"
@@ -230,7 +235,8 @@ def _calls(played: Played) -> Iterator[str]:
         if line["what"] == "redirected again" or line.get("kind") == Fault.MOVED
     )
     for (trajectory, call), times in redirects.items():
-        if times > _MOST_REDIRECTS:
+        attempts = 2 if call.split(".")[1].startswith(_ROLES_SENT_AGAIN) else 1
+        if times > attempts * _MOST_REDIRECTS:
             yield f"{call} ({trajectory}): followed {times - 1} redirects"
     for line in played.log:
         if line["what"] == "elsewhere":
@@ -306,7 +312,7 @@ def _left(played: Played) -> Iterator[str]:
 
 
 def _ends(played: Played) -> Iterator[str]:
-    """A run ends by itself with 0 or 1, with 2 where its traces cannot be written, or is killed."""
+    """A run ends by itself with 0 or 1, with 2 where it can write no traces or no server starts, or is killed."""
     short = [line["at"] for line in played.inside if line.get("kind") in _SHORT]
     short += [line["at"] for line in played.log if line["what"] == "died"]  # a run cannot begin then
     killed = [line["at"] for line in played.driver if line["what"] == "killed"]
@@ -315,7 +321,7 @@ def _ends(played: Played) -> Iterator[str]:
         if line["what"] == "began":
             began = line["at"]
         elif line["what"] == "ended" and line["status"] not in (0, 1):
-            reasons = killed if line["status"] < 0 else short
+            reasons = killed if line["status"] < 0 else [*short, *killed]
             if not any(began <= at <= line["at"] for at in reasons):
                 yield f"a run ended with {line['status']} without a reason"
 

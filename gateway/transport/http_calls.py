@@ -202,6 +202,7 @@ class HttpCalls(OwnChannel):
             if ended:
                 connection.check()
                 if foreign:
+                    answer.reusable = False
                     raise ValueError(_NO_RESPONSE)
                 return None
             if not answer.body and not answer.complete:
@@ -287,5 +288,7 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
     except ValueError as fault:
         if answer.status != 200:
             raise StatusFault(answer, error=error) from fault
+        # Its server may answer out of step: the next request would get this one's response, or follow its redirect.
+        answer.reusable = False
         raise
     return message

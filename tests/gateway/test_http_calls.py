@@ -148,6 +148,39 @@ async def test_a_response_to_another_request_in_a_stream_is_not_the_calls(alone:
                 assert (await session.call("put", {"text": "x"})).text == "x is stored"
 
 
+@pytest.mark.parametrize("kind", [b"text/event-stream", b"application/json"])
+async def test_a_connection_on_which_the_response_to_another_request_came_carries_no_further_one(kind: bytes) -> None:
+    """It may be out of step: the next call would get what belongs to this one, and follow it where it is a redirect."""
+    server, ports = MCPServer("world", log_level="ERROR"), list[int]()
+
+    @server.tool()
+    async def put(text: str) -> str:
+        """Put."""
+        return text
+
+    app = server.streamable_http_app(json_response=True)
+    wrong = FOREIGN % b"123456789"
+    body = wrong if kind == b"text/event-stream" else wrong.removeprefix(b"data: ").strip()
+
+    async def front(scope: Message, receive: Any, send: Any) -> None:
+        if (b"mcp-method", b"tools/call") not in scope.get("headers", ()):
+            return await app(scope, receive, send)
+        ports.append(scope["client"][1])
+        if len(ports) > 1:
+            return await app(scope, receive, send)
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async with listening(front) as address:
+        config = GatewayConfig.model_validate({"servers": {"world": {"url": f"{address}/mcp", "required": True}}})
+        async with Gateway(config) as gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
+            with pytest.raises(ProtocolError, match="not a response to this request"):
+                await session.call("put", {"text": "x"})
+            assert [(await session.call("put", {"text": text})).text for text in "yz"] == ["y", "z"]
+    assert ports[0] != ports[1] == ports[2]
+
+
 async def test_a_redirect_on_the_origin_is_followed_and_the_call_runs_once() -> None:
     async with fronted(redirect=b"/elsewhere") as (session, front, ran):
         assert (await session.call("put", {"text": "x"})).text == "x is stored"
