@@ -19,7 +19,7 @@ from typing import Any, ClassVar, ParamSpec, Self, cast
 
 from pydantic import BaseModel, ConfigDict
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 
 
 class CodedError(Exception):
@@ -103,7 +103,7 @@ class Faults(list[ConfigError]):
             known = {str(each) for each in self}
             self.extend(each for each in faults_of(error) if str(each) not in known)
 
-    def check(self, check: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def check(self, check: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Call a check, and keep what it raises as `collected` does."""
         with self.collected():
             check(*args, **kwargs)

@@ -169,7 +169,7 @@ class BundlePool:
             self._tasks.start_soon(self._warm)
 
     async def _refill_after_pause(self) -> None:
-        # A task and no timer: a callback of an event loop that anyio did not start can start no task of anyio's.
+        # A task, not a timer: a callback of an event loop that anyio did not start cannot start a task of anyio's.
         await anyio.sleep(_REFILL_PAUSE_S)
         self.refill()
 

@@ -27,7 +27,6 @@ REFRESH_S = 2.0
 """Seconds between two looks at the directory while a page is open."""
 IDLE_S = 30.0
 """Seconds after the last request at which the directory is not looked at any more."""
-
 _ENDS_S = 2.0
 """Seconds that the end of the program waits for the index."""
 AGAIN_S = 30.0

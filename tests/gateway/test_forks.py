@@ -95,7 +95,7 @@ async def test_the_death_of_the_fork_server_ends_no_fork_and_later_processes_are
         await gone(pid)
 
 
-def test_the_death_of_the_fork_server_is_noticed_on_an_event_loop_of_asyncios_own() -> None:
+def test_the_death_of_the_fork_server_is_noticed_on_a_plain_asyncio_loop() -> None:
     """As that of a worker of verl, where a callback of the loop is not known to run under asyncio."""
     problems: list[dict[str, Any]] = []
 

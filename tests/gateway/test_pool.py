@@ -75,7 +75,7 @@ async def test_a_session_does_not_wait_for_the_pause_and_gets_the_place_that_the
         tasks.cancel_scope.cancel()
 
 
-def test_the_stock_is_filled_on_an_event_loop_of_asyncios_own() -> None:
+def test_the_stock_is_filled_on_a_plain_asyncio_loop() -> None:
     """As that of a worker of verl, where a callback of the loop is not known to run under asyncio."""
 
     async def filled() -> None:

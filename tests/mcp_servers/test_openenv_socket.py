@@ -150,7 +150,7 @@ async def test_a_full_server_is_named_with_its_capacity() -> None:
         await session.socket.close()
 
 
-async def test_tools_that_are_none_of_mcps_are_refused() -> None:
+async def test_malformed_tools_are_refused() -> None:
     async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read(reader)
         writer.write(frame(1, json.dumps({"data": {"result": {"tools": [{"name": 3}]}}}).encode()))

@@ -146,7 +146,7 @@ async def test_an_agent_that_goes_on_after_the_end_is_stopped(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-def test_an_agent_that_goes_on_is_stopped_on_an_event_loop_of_asyncios_own(tmp_path: Path) -> None:
+def test_an_agent_that_goes_on_is_stopped_on_a_plain_asyncio_loop(tmp_path: Path) -> None:
     """As that of a worker of verl, where a callback of the loop is not known to run under asyncio."""
     asyncio.run(test_an_agent_that_goes_on_after_the_end_is_stopped(tmp_path))
 
