@@ -99,3 +99,11 @@ def read_generations(path: Path) -> list[dict[str, Any]]:
 
 def read_records(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+def rewards_differ(records: list[dict[str, Any]]) -> bool:
+    """Whether a prompt's trajectories earned unequal rewards, without which a group's baseline leaves nothing to follow."""
+    earned: dict[str, set[str]] = {}
+    for record in records:
+        earned.setdefault(record["origin"]["uid"], set()).add(json.dumps(record["reward"], sort_keys=True))
+    return any(len(rewards) > 1 for rewards in earned.values())

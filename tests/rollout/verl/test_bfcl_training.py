@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1700)]
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 TASKS = ("multi_turn_base_100", "multi_turn_base_104")
-"""Two user turns each, over the 20 tools of one class; the model is taught the first one."""
-ROWS, SAMPLES, STEPS = len(TASKS), 4, 2
+"""Two user turns each, over the 20 tools of one class; the model is taught the first one, and a wrong call there."""
+ROWS, SAMPLES, STEPS = len(TASKS), 8, 2
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (first, *_) = [Task.from_row(row) for row in read_rows(rows)]
     functions = load_functions()
     shown = [json.loads(functions[name].rendered) for name in first.tools or ()]
+    taught = taught_conversation(TASKS[0])
+    mistaken = json.loads(json.dumps(taught).replace("NVDA", "AAPL"))
+    assert mistaken != taught
     overrides = {
         "data.train_files": rows,
         "data.val_files": rows,
         "data.train_batch_size": ROWS,
         "data.max_prompt_length": 8192,
         "data.max_response_length": 768,
-        "actor_rollout_ref.model.path": teach(home / "model", taught_conversation(TASKS[0]), shown, steps=250),
+        "actor_rollout_ref.model.path": teach(home / "model", taught, shown, steps=250, or_else=mistaken),
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.temperature": 0.7,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,

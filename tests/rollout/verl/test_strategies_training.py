@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from echo_training import CONVERSED, SHOUT_PLUM, prepare_training
-from engine_log import derive, read_generations, read_records, samples_of
+from engine_log import derive, read_generations, read_records, rewards_differ, samples_of
 from verl_run import logged, train
 
 from rollout.trace.trained import read_trained
@@ -72,8 +72,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_both_steps_trained_on_whole_groups(run: Run) -> None:
     assert len(run.records) == STEPS * ROWS * LEAVES
     assert {record["strategy"]["use"] for record in run.records} == {run.strategy}
-    for metrics in run.metrics.values():
-        assert metrics["mcp/failed_share"] == 0 and metrics["actor/grad_norm"] > 0
+    for step, metrics in run.metrics.items():
+        own = [record for record in run.records if record["origin"]["step"] == step]
+        assert metrics["mcp/failed_share"] == 0
+        assert (metrics["actor/grad_norm"] > 0) == rewards_differ(own)
         assert metrics["mcp/group_size/min"] == LEAVES
         assert metrics[f"mcp/strategy/{run.strategy}"] == 1
 
