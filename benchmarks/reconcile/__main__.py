@@ -67,6 +67,7 @@ def main() -> int:
 def _table(found: Found, *, rounds: int, seconds: float, seed: str) -> str:
     rows = [
         ("trajectories", found.trajectories),
+        ("of them in a world", found.in_a_world),
         ("of them withdrawn", found.withdrawn),
         ("of them lost with their process", found.lost),
         ("of them without a fault, equal to a run without faults", found.untouched),

@@ -40,6 +40,8 @@ class Found:
     """What one run came to."""
 
     trajectories: int
+    in_a_world: int
+    """Of them that reached a server; the others found none that listened."""
     lost: int
     """Of them without a trace: their process was killed."""
     withdrawn: int
@@ -179,6 +181,7 @@ def reconcile(folder: Path, calm: Path | None, *, with_verl: bool = False) -> Fo
     known = {trace.id for trace in played.traces}
     return Found(
         trajectories=len(known | played.by_trajectory.keys()),
+        in_a_world=len(played.by_trajectory),
         lost=len(played.by_trajectory.keys() - known),
         withdrawn=sum(not is_done(trace) for trace in played.traces),
         calls=sum(line["what"] == "ran" and _is_own(line["call"]) for line in played.log),
@@ -273,7 +276,10 @@ def _scripted(storm: Storm, trace: Trace) -> set[str]:
 
 
 def _worlds(played: Played) -> Iterator[str]:
-    """A world belongs to one trajectory, or to none if its tools have changed, and is released after its last call."""
+    """A world belongs to one trajectory, or to none if its tools have changed, and is released after its last call.
+
+    Changed tools do not matter to a release, which any world may get.
+    """
     trajectories: defaultdict[str, set[str]] = defaultdict(set)
     changed: set[str] = set()
     for line in played.log:
@@ -281,7 +287,7 @@ def _worlds(played: Played) -> Iterator[str]:
             changed.add(line["world"])
         elif line["what"] == "ran":
             trajectories[line["world"]].add(line["trajectory"])
-            if line["world"] in changed:
+            if line["world"] in changed and ".release." not in line["call"]:
                 yield f"{line['world']}: used after its tools had changed"
     for world, own in trajectories.items():
         if len(own) > 1:
@@ -312,7 +318,11 @@ def _left(played: Played) -> Iterator[str]:
 
 
 def _ends(played: Played) -> Iterator[str]:
-    """A run ends by itself with 0 or 1, with 2 where it can write no traces or no server starts, or is killed."""
+    """A run ends by itself with 0 or 1, or is killed.
+
+    With 2 where it can write no traces or no server starts, or where `serve` still has the leases of a run that was
+    killed just before.
+    """
     short = [line["at"] for line in played.inside if line.get("kind") in _SHORT]
     short += [line["at"] for line in played.log if line["what"] == "died"]  # a run cannot begin then
     killed = [line["at"] for line in played.driver if line["what"] == "killed"]
@@ -322,7 +332,8 @@ def _ends(played: Played) -> Iterator[str]:
             began = line["at"]
         elif line["what"] == "ended" and line["status"] not in (0, 1):
             reasons = killed if line["status"] < 0 else [*short, *killed]
-            if not any(began <= at <= line["at"] for at in reasons):
+            since = began if line["status"] < 0 else began - _SETTLED_S
+            if not any(since <= at <= line["at"] for at in reasons):
                 yield f"a run ended with {line['status']} without a reason"
 
 
