@@ -78,7 +78,14 @@ def main() -> int:
     mcp = "actor_rollout_ref.rollout.custom.mcp"
     # A trajectory makes six calls or more, its harness's among them: half of them lose their world.
     more = {f"{mcp}.environments_dir": environments.absolute(), f"{mcp}.max_failed_share": 0.9}
-    train(home, seed=given.seed, steps=given.steps, learning_rate=1.5e-3, more=more)
+    while True:
+        try:
+            train(home, seed=given.seed, steps=given.steps, learning_rate=1.5e-3, more=more)
+            break
+        except SystemExit:
+            # The trajectory that the preflight plays breaks as others do, and then no training begins.
+            if any((home / "train" / "traces").glob("*.jsonl")):
+                raise
     traces = list(read_traces(home / "train" / "traces"))
     held_out = [trace for trace in traces if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in held_out})
