@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 import structlog
+from forking import sweepers_of
 
 from gateway import Gateway, GatewayConfig
 from gateway.config.models import LeaseDirConfig
@@ -65,10 +65,9 @@ async def test_what_ends_after_the_last_sweep_is_neither_reported_nor_written_an
 
 
 async def test_a_sweeper_that_was_killed_is_reported_where_another_server_starts() -> None:
-    before = set(psutil.Process().children())
     with structlog.testing.capture_logs() as logs:
         async with Janitor(None) as janitor:
-            (sweeper,) = set(psutil.Process().children()) - before
+            (sweeper,) = sweepers_of(os.getpid())
             sweeper.kill()
             sweeper.wait(5)
             janitor.ended("none")
