@@ -80,7 +80,7 @@ PHASES: dict[str, tuple[Callable[[Run], bool], float]] = {
     "load of the model": (lambda run: run.has_said("Total training steps"), 6.0),
     "call": (Run.is_held, 1.0),
     "update": (Run.has_rolled_out, 1.0),
-    "checkpoint": (Run.is_saving, 0.3),
+    "checkpoint": (Run.is_saving, 0.12),
     "validation": (Run.is_held_in_validation, 1.0),
     "next step": (Run.has_taken_a_step, 2.0),
 }
