@@ -58,13 +58,10 @@ def main() -> None:
 
 
 def lives(pid: int) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        return True
+    return False
 
 
 def end(is_ended: Callable[[bytes], bool]) -> None:
