@@ -17,8 +17,9 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from forking import SERVER, ask, config, leases, sweepers_of
+from forking import SERVER, ask, config, leases
 
+from benchmarks.server_programs import sweepers_of
 from gateway import Gateway, GatewayError
 from gateway.config.models import ServerConfig
 from gateway.errors import WorldLost
@@ -189,7 +190,7 @@ async def test_no_fork_outlives_a_worker_that_is_killed_with_its_sweeper(first: 
             fork, server = json.loads(await worker.stdout.receive())
             (sweeper,) = sweepers_of(worker.pid)
             assert fork not in children_of(worker.pid)
-            for pid in [sweeper.pid, *([server] if first == "fork server" else [])]:
+            for pid in [sweeper, *([server] if first == "fork server" else [])]:
                 os.kill(pid, signal.SIGKILL)
         finally:
             worker.kill()

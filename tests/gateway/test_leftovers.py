@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 import structlog
-from forking import sweepers_of
 
+from benchmarks.server_programs import sweepers_of
 from gateway import Gateway, GatewayConfig
 from gateway.config.models import LeaseDirConfig
 from gateway.errors import ConnectTimeout, ServerUnavailable
@@ -68,8 +69,9 @@ async def test_a_sweeper_that_was_killed_is_reported_where_another_server_starts
     with structlog.testing.capture_logs() as logs:
         async with Janitor(None) as janitor:
             (sweeper,) = sweepers_of(os.getpid())
-            sweeper.kill()
-            sweeper.wait(5)
+            ended = psutil.Process(sweeper)
+            ended.kill()
+            ended.wait(5)
             janitor.ended("none")
             assert logs == []
             janitor.mark()

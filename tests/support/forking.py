@@ -9,10 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gateway import Gateway, GatewayConfig, Session
-from gateway.leases import sweeper
 
 SERVER = Path(__file__).parents[1] / "gateway" / "forking_server.py"
 
@@ -31,15 +28,6 @@ async def leases(gateway: Gateway, count: int) -> AsyncGenerator[list[Session]]:
             for number in range(count + 1)
         ]
         yield sessions[1:]
-
-
-def sweepers_of(worker: int) -> list[psutil.Process]:
-    """The sweepers of a process's gateways, which are not its children."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if process.info["cmdline"] and process.info["cmdline"][3:5] == [sweeper.__file__, str(worker)]
-    ]
 
 
 async def ask(session: Session, tool: str, **arguments: Any) -> Any:
