@@ -11,6 +11,7 @@ tokenizer of transformers and results of 400 characters. Prints a line for each.
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -24,6 +25,7 @@ import anyio.lowlevel
 import structlog
 from mcp.server.mcpserver import MCPServer
 
+from benchmarks.server_programs import sweepers_of
 from benchmarks.wait_server import MODULE
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
@@ -59,10 +61,6 @@ async def waiting(leases: int) -> None:
         said("leases that wait", leases, 1e3 * (time.process_time() - spent) / leases)
 
 
-def command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 async def ending(processes: int) -> None:
     entry = {"command": sys.executable, "args": [str(PROGRAM)], "scope": "process", "start": "fork", "required": True}
     config = GatewayConfig.model_validate({"servers": {"world": entry}, "max_sessions": processes + 1})
@@ -70,13 +68,13 @@ async def ending(processes: int) -> None:
         for _ in range(2):  # the first process is spawned, and the second one starts the fork server
             async with gateway.lease(trajectory="before", task=None, seed=0):
                 pass
-        (sweeper,) = [pid for pid in descendants() if b"sweeper.py" in command_of(pid)]
+        (sweeper,) = sweepers_of(os.getpid())
         async with AsyncExitStack() as held:
             for number in range(processes):
                 lease = gateway.lease(trajectory=f"t{number}", task=None, seed=number)
                 await held.enter_async_context(lease)
             spent = cpu_s(sweeper)
-        while len(descendants()) > 2:  # noqa: ASYNC110 - the sweeper and the fork server
+        while len(descendants()) > 1:  # noqa: ASYNC110 - the fork server
             await anyio.sleep(0.1)
         said("forked processes that end", processes, 1e3 * (cpu_s(sweeper) - spent) / processes)
 

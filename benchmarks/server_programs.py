@@ -7,7 +7,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _START_S = 120.0
 _STARTS = 3
@@ -33,6 +34,17 @@ def missing_descriptors(sessions: int) -> str | None:
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return None
+
+
+def sweepers_of(worker: int) -> list[int]:
+    """The sweepers of a process's gateways, which are not its children."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if words[3:4] and words[3].endswith(b"/sweeper.py") and words[4] == str(worker).encode():
+                found.append(int(path.parent.name))
+    return found
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import yaml
 
 from benchmarks.reconcile.engine import VARIABLE
 from benchmarks.reconcile.plan import CHANGE, Storm
-from benchmarks.server_programs import free_port, listening
+from benchmarks.server_programs import free_port, listening, sweepers_of
 
 ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).with_name("server.py")
@@ -161,6 +161,7 @@ class Program:
         children: list[psutil.Process] = []
         with suppress(psutil.Error):
             children = psutil.Process(run.pid).children(recursive=True)
+            children += map(psutil.Process, sweepers_of(run.pid))
         if kind == "run" or not children:
             _note(self._folder, "killed", run.pid, kind="run")
             run.kill()

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import select
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,8 @@ _RANDOM = 8
 """Characters that `mkdtemp` adds: with more, the name is that of a host whose own name begins with this one's."""
 _LAST_SWEEP_S = 5.0
 """Bound on the last sweep; after it the gateway closes without waiting."""
+_START_S = 30.0
+"""Bound on the start of the sweeper; after it the gateway opens without waiting."""
 
 
 class Janitor:
@@ -75,14 +78,12 @@ class Janitor:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         self._closed = True
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        with anyio.CancelScope(shield=True):
-            try:
-                await anyio.to_thread.run_sync(partial(self._process.wait, _LAST_SWEEP_S))
-            except subprocess.TimeoutExpired:
+        with anyio.CancelScope(shield=True), self._process.stdout as end:
+            if not await anyio.to_thread.run_sync(_is_ended, end.fileno(), _LAST_SWEEP_S):
                 log.warning("janitor.slow", waited_s=_LAST_SWEEP_S, directory=str(self._root or ""))
         if self._lock >= 0:
             os.close(self._lock)
@@ -133,8 +134,25 @@ class Janitor:
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:
     # In its own session, so that a signal to the worker's process group does not reach it.
-    silent = subprocess.DEVNULL
-    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=silent, stderr=silent, env={}, start_new_session=True)
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={},
+        start_new_session=True,
+    )
+    # What was started ends once the sweeper runs, which thereby is no child of this process.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_START_S)
+    return process
+
+
+def _is_ended(pipe: int, bound_s: float) -> bool:
+    """Whether the other end of a pipe that nothing is written to is closed within this time."""
+    wait = select.poll()  # not `select`, which takes no descriptor above 1,023
+    wait.register(pipe, select.POLLIN)
+    return bool(wait.poll(1000 * bound_s))
 
 
 def _make_root(config: LeaseDirConfig) -> tuple[Path, int]:

@@ -4,7 +4,8 @@
 `MARK<TAB>DIRECTORY`: it kills every process that still has that mark in its environment and removes the directory.
 Servers and all their descendants inherit the mark, so it finds a grandchild that left its process group, and one that
 became a daemon. When the worker ends, however it ends, the same happens for all marks that begin with TOKEN and for
-DIRECTORY.
+DIRECTORY; then standard output ends. The process that the worker started ends at once, and the sweeper is that one's
+child: Ray kills the children of a worker before the worker.
 """
 
 import contextlib
@@ -24,6 +25,8 @@ _ROUNDS, _PAUSE_S = 50, 0.02
 
 
 def main() -> None:
+    if os.fork():
+        os._exit(0)
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(name, signal.SIG_IGN)
     worker, token, root = int(sys.argv[1]), sys.argv[2].encode(), sys.argv[3] if len(sys.argv) > 3 else ""
@@ -33,7 +36,7 @@ def main() -> None:
         with contextlib.suppress(OSError):
             watched.append(os.pidfd_open(worker))
     buffered = b""
-    while os.getppid() == worker:
+    while lives(worker):
         ready, _, _ = select.select(watched, [], [], 60)
         if 0 not in ready:
             if ready:
@@ -52,6 +55,13 @@ def main() -> None:
     end(lambda mark: mark.startswith(token))
     if root:
         remove(root)
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.kill(pid, 0)
+        return True
+    return False
 
 
 def end(is_ended: Callable[[bytes], bool]) -> None:

@@ -19,6 +19,7 @@ import anyio.lowlevel
 import pytest
 from forking import SERVER, ask, config, leases
 
+from benchmarks.server_programs import sweepers_of
 from gateway import Gateway, GatewayError
 from gateway.config.models import ServerConfig
 from gateway.errors import WorldLost
@@ -187,9 +188,9 @@ async def test_no_fork_outlives_a_worker_that_is_killed_with_its_sweeper(first: 
         assert worker.stdout is not None
         try:
             fork, server = json.loads(await worker.stdout.receive())
-            sweepers = [pid for pid in children_of(worker.pid) if "sweeper.py" in command_of(pid)]
-            assert sweepers and fork not in children_of(worker.pid)
-            for pid in [*sweepers, *([server] if first == "fork server" else [])]:
+            (sweeper,) = sweepers_of(worker.pid)
+            assert fork not in children_of(worker.pid)
+            for pid in [sweeper, *([server] if first == "fork server" else [])]:
                 os.kill(pid, signal.SIGKILL)
         finally:
             worker.kill()
@@ -298,10 +299,6 @@ async def gone(*pids: int) -> None:
 def children_of(pid: int) -> list[int]:
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for children in lists for child in children.read_text().split()]
-
-
-def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def _runs(pid: int) -> bool:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import structlog
 
+from benchmarks.server_programs import sweepers_of
 from gateway import Gateway, GatewayConfig
 from gateway.config.models import LeaseDirConfig
 from gateway.errors import ConnectTimeout, ServerUnavailable
@@ -65,12 +66,12 @@ async def test_what_ends_after_the_last_sweep_is_neither_reported_nor_written_an
 
 
 async def test_a_sweeper_that_was_killed_is_reported_where_another_server_starts() -> None:
-    before = set(psutil.Process().children())
     with structlog.testing.capture_logs() as logs:
         async with Janitor(None) as janitor:
-            (sweeper,) = set(psutil.Process().children()) - before
-            sweeper.kill()
-            sweeper.wait(5)
+            (sweeper,) = sweepers_of(os.getpid())
+            ended = psutil.Process(sweeper)
+            ended.kill()
+            ended.wait(5)
             janitor.ended("none")
             assert logs == []
             janitor.mark()

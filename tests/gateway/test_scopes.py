@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session
@@ -386,7 +387,9 @@ anyio.run(main)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a server only sees the end of its stdin")
-async def test_nothing_is_left_of_a_worker_that_is_killed(mini: Entry, tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_ray_does", [False, True])
+async def test_nothing_is_left_of_a_worker_that_is_killed(mini: Entry, tmp_path: Path, as_ray_does: bool) -> None:
+    """Ray kills the children of a worker before the worker."""
     worker = tmp_path / "worker.py"
     worker.write_text(textwrap.dedent(WORKER))
     parent = tmp_path / "leases"
@@ -402,6 +405,8 @@ async def test_nothing_is_left_of_a_worker_that_is_killed(mini: Entry, tmp_path:
         *pids, directory = process.stdout.readline().split()
         assert (Path(directory) / "kept.txt").is_file()
         async with ended(*map(int, pids)):
+            for child in psutil.Process(process.pid).children() if as_ray_does else []:
+                child.kill()
             process.send_signal(signal.SIGKILL)
     await gone(Path(directory))
     await gone(next(parent.iterdir(), parent / "nothing"))

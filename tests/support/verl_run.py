@@ -22,7 +22,24 @@ def train(
     timeout_s: float = 800,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """The finished run, whatever its status; its output and errors are one text.
+    """The finished run, whatever its status; its output and errors are one text."""
+    argv, env = command(home, overrides, python=python, **environment)
+    return subprocess.run(
+        argv,
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def command(
+    home: Path, overrides: Mapping[str, object], *, python: str | Path = sys.executable, **environment: str
+) -> tuple[list[str], dict[str, str]]:
+    """A run's command line, to be started in `ROOT`, and its environment.
 
     Ray's workers import this checkout even if the environment has another one installed.
     """
@@ -37,24 +54,12 @@ def train(
         f"{_VARIABLES}.VERL_FILE_LOGGER_ROOT": home,
         **overrides,
     }
-    return subprocess.run(
-        [python, "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
-        + [f"{key}={value}" for key, value in all_overrides.items()],
-        cwd=ROOT,
-        # Ray would write a token file into the home directory.
-        env=os.environ
-        | {
-            "VERL_PLATFORM": "cpu",
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            **environment,
-            "PYTHONPATH": path,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
+    argv = [str(python), "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
+    # Ray would write a token file into the home directory.
+    own = {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    return (
+        [*argv, *(f"{key}={value}" for key, value in all_overrides.items())],
+        {**os.environ, **own, **environment, "PYTHONPATH": path},
     )
 
 
