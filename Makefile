@@ -50,7 +50,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part part-files part-start test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
 
 install: $(VENV)/.installed
 
@@ -252,25 +252,16 @@ test-full: lint third-party doctor-servers clients programs bfcl worlds sglang v
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
-# Another part each day of what `make test` leaves out, in about ten minutes: on one day of the week a newcomer's way in, on the others what
-# needs nothing else installed, from another file each day and as far as 8 minutes reach. ELSEWHERE has what is not among those. Of it no day
-# has AReaL, SGLang, vLLM, the programs, other clients and `doctor`'s servers, each with an installation of its own, nor what takes longer:
-# the demos of test_examples.py, and the `train` image, of ten gigabytes. `make test-full` has them all.
+# Another part each day of what `make test` leaves out, as far as it needs nothing else installed and 8 minutes reach.
 ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
 	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
 	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
 	tests/test_wheel.py
 DAY ?= $(shell date +%-j)
-WEEK := start files files files files files files
-FULL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu"
 
-test-part: part-$(word $(shell expr $(DAY) % 7 + 1),$(WEEK))
-
-part-files: install third-party bfcl
-	$(FULL) --no-loadscope-reorder --minutes 8 --from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
-
-part-start: install third-party
-	$(FULL) -k "not train" tests/test_start.py tests/test_wheel.py tests/test_release.py tests/test_gpu_commands.py
+test-part: install third-party bfcl
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) --no-loadscope-reorder -m "full and not gpu" --minutes 8 \
+		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
 
 # The same properties with 100 times as many examples, new ones on every run.
 fuzz: install
