@@ -248,7 +248,7 @@ async def _checks(setup: CheckSetup) -> str:
             ]
         expect_same(one, other, f"task {item.task!r}: what the checks return, asked twice,")
         held += all(holds for holds, _ in one)
-    return f"checks of {len(checked)} tasks, all of which hold before any turn in {held}" if checked else ""
+    return f"tasks with checks: {len(checked)}; all of a task's hold before any turn in {held}" if checked else ""
 
 
 async def _checked_score(setup: CheckSetup, session: Session, messages: Sequence[Message], server: str) -> Score:

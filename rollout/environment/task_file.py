@@ -39,6 +39,8 @@ class _Message(BaseModel):
 
 
 def _messages(value: Any) -> Any:
+    if not isinstance(value, str | list | None):
+        raise InvalidValue("is neither a text nor a list of messages", "write a text, or a list of {role, content}")
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_the_same_task_and_seed_give_the_same_world_and_script_in_another_proces
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     case = make_case("retail-train-0006", 42)
     assert ran.stdout.strip() == f"{case.database.digest()} {case.turns()!r}", ran.stderr
+
+
+def test_the_listed_tasks_are_those_that_results_were_measured_on():
+    """Whoever changes them on purpose changes the digest, and says in the changelog that results no longer compare."""
+    listed = sha256()
+    for task in ALL_TASKS:
+        case = listed_case(task)
+        listed.update(repr((task, case.seed, case.opening, case.database.digest(), case.turns())).encode())
+    assert listed.hexdigest()[:16] == "463eebfef83001d0"
 
 
 @settings(max_examples=40, deadline=None)

@@ -102,7 +102,7 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
 
 
 def rewards_differ(records: list[dict[str, Any]]) -> bool:
-    """Whether a prompt's trajectories earned unequal rewards, without which a group's baseline leaves nothing to follow."""
+    """Whether a prompt's trajectories earned unequal rewards; without, a group's baseline leaves nothing to follow."""
     earned: dict[str, set[str]] = {}
     for record in records:
         earned.setdefault(record["origin"]["uid"], set()).add(json.dumps(record["reward"], sort_keys=True))

@@ -202,7 +202,7 @@ def test_check_env_examines_the_tasks_of_a_file() -> None:
     clauses = {clause["clause"]: clause for clause in report["clauses"]}
     assert report["keeps_the_contract"], report["failed"]
     assert clauses["tasks"]["said"] == "2 in the file, 1 of which repeat the prompt of another"
-    assert clauses["score"]["said"] == "checks of 2 tasks, all of which hold before any turn in 1"
+    assert clauses["score"]["said"] == "tasks with checks: 2; all of a task's hold before any turn in 1"
     assert clauses["reset"]["outcome"] == clauses["isolation"]["outcome"] == "holds"
     broken = tasks({"prompt": "1?", "answer": "x", "setup": [{"name": "wipe"}]})
     report = json.loads(called("check-env", "--tasks", broken, "--json", status=1).stdout)

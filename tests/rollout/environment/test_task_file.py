@@ -89,6 +89,7 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
         ({"prompt": "a", "answer": None}, "line 2: answer: is null (leave it out, or give one)"),
         ({"prompt": " "}, "line 2: has a prompt without a text"),
         ({"prompt": []}, "line 2: has no prompt"),
+        ({"prompt": 7}, "line 2: prompt: is neither a text nor a list of messages, got 7 (write a text"),
         ({"prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "line 2: has both prompt and messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "line 2: prompt.0.content: must be a string"),
         ({"prompt": [{"role": "user", "content": "a", "name": "b"}]}, "line 2: prompt.0.name: unknown key 'name'"),
