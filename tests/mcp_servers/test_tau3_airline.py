@@ -175,7 +175,7 @@ async def test_what_policies_earn_that_do_not_do_the_task() -> None:
     assert totals == {"nothing": 23, "recites": 24, "cancels one": 12, "cancels all": 12, "random": 23}
     assert not any(earned[task][name] for task in writing for name in totals)
     rewards = {task: {name: each for name, each in earned[task].items() if name != "random"} for task in known}
-    assert sum(earned[task][chosen(task, rewards)] for task in known) == 0
+    assert sum(earned[task][chosen(task, rewards)] for task in known) == 23
 
 
 @full
