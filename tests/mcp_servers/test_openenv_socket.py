@@ -228,13 +228,17 @@ async def test_done_without_a_reward_ends_the_trajectory_and_a_reward_may_be_a_b
     assert [call.reward for turn in trace.turns for call in turn.tools] == [1.0, None]
 
 
-@pytest.mark.parametrize("name", ["tasks", "start", "reply", "release"])
-async def test_a_tool_of_the_environment_may_have_the_name_of_a_harness_tool(name: str, tmp_path: Path) -> None:
+async def test_a_tool_of_the_environment_may_have_the_name_of_a_harness_tool(tmp_path: Path) -> None:
     result = {"content": [{"type": "text", "text": "Noted."}], "is_error": False}
-    step = {"observation": {"tool_name": name, "result": result}, "reward": 1, "done": True}
-    trace = await played(answering(OPENED, step), tmp_path, tool=name)
+    step = {"observation": {"tool_name": "start", "result": result}, "reward": 1, "done": True}
+    trace = await played(answering(OPENED, step), tmp_path, tool="start")
     assert trace.stop_reason is StopReason.WORLD_DONE
     assert [(call.text, call.reward) for turn in trace.turns for call in turn.tools] == [("Noted.", 1.0)]
+    names = {"start", "reply", "release", "tasks"}
+    offer = Offer([Tool(name=name, input_schema={"type": "object"}) for name in names], are_mcp=True, most=None)
+    listed = await create_server(Address(url="http://127.0.0.1:1", timeout_s=1, ping_s=1), offer).list_tools()
+    assert {tool.name for tool in listed if not tool.meta} == names
+    assert {tool.meta["mcp-rollout/role"] for tool in listed if tool.meta} == {"reset", *names}
 
 
 @pytest.mark.parametrize(
