@@ -13,6 +13,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
+from mcp_servers.kit.sdk import tools_of
+
 ROLE_META = "mcp-rollout/role"
 REHEARSAL_META = "mcp-rollout/rehearsal"
 TRAJECTORIES_META = "mcp-rollout/trajectories"
@@ -47,7 +49,7 @@ _ANNOTATIONS: dict[HarnessRole, ToolAnnotations] = {
 def harness_tool(
     server: MCPServer, role: HarnessRole, description: str | None = None, *, meta: Mapping[str, Any] | None = None
 ) -> Callable[[F], F]:
-    """Registers the decorated function as the server's harness tool for `role`, under the role's name.
+    """Registers the decorated function as the server's harness tool for `role`, under the role's name if it is free.
 
     `Harness` covers what an environment usually needs; use this for other tools. The caller is the rollout, never the
     policy, so an exception reaches it with type and place.
@@ -67,7 +69,9 @@ def harness_tool(
                 raise ToolError(_described(error)) from error
 
         marked = {ROLE_META: role, **(meta or {})}
-        server.tool(name=role, description=description, meta=marked, annotations=_ANNOTATIONS[role])(reporting)
+        # A server may have a tool of that name for the policy, and the SDK keeps the first of two.
+        name = f"harness_{role}" if tools_of(server).get_tool(role) else role
+        server.tool(name=name, description=description, meta=marked, annotations=_ANNOTATIONS[role])(reporting)
         return function
 
     return register

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-import httpx2
 from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import METHOD_NOT_FOUND, CallToolResult, Tool
+from mcp_types import METHOD_NOT_FOUND, CallToolResult, TextContent, Tool
+from pydantic import BaseModel, ValidationError
 
 from mcp_servers.kit import (
     Harness,
@@ -30,12 +30,11 @@ from mcp_servers.kit import (
     tool_result,
 )
 from mcp_servers.kit.records import Opening
-from mcp_servers.openenv.session import Address, CapacityReached, Session
+from mcp_servers.openenv.session import Address, Answer, CapacityReached, Json, Refusal, Seen, Session
 
 PROMPT = "Act in an environment with the tools, until it says that the episode is over."
 OVER = "The episode is over: no call reaches the environment any more."
 _RETRY_S = 0.2
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +48,21 @@ class Offer:
     """Sessions that it holds at a time; None if more than this server opened to find out."""
 
 
+class _Called(BaseModel):
+    """What an `MCPEnvironment` observes of a call."""
+
+    result: CallToolResult | None = None
+    error: Refusal | None = None
+
+
 @dataclass(slots=True)
 class World:
     seed: int
     session: Session | None = None
-    opening: Json = field(default_factory=dict[str, Any])
-    """What `reset` returned: `observation`, `reward`, `done`."""
-    over: bool = False
+    opening: Seen = field(default_factory=Seen)
+    """What the reset returned."""
+    seen: Seen = field(default_factory=Seen)
+    """What the last step returned, at first the reset."""
 
     async def close(self) -> None:
         if self.session is not None:
@@ -63,13 +70,13 @@ class World:
 
 
 async def look(address: Address) -> Offer:
-    """Ask the server what it has, with two sessions. Raises ToolError, httpx2.HTTPError and ValueError."""
+    """Ask the server what it has, with two sessions. Raises ToolError."""
     async with aclosing(await address.open()) as first:
         listed = await first.tools()
         tools = listed or [await address.step_tool()]
         async with aclosing(await address.open()) as second:
             try:
-                await second.ask("state")
+                await second.ask(Answer[Json], "state")
             except CapacityReached as reached:
                 return Offer(tools, bool(listed), reached.most)
     return Offer(tools, bool(listed), None)
@@ -102,20 +109,18 @@ def create_server(
     async def run(ctx: Context[Any, Any], name: str, arguments: Json) -> CallToolResult:
         world = harness.world(ctx)
         assert world.session is not None
-        if world.over:
+        if world.seen.done:
             return tool_result(OVER, is_error=True, done=True)
         action = {"type": "call_tool", "tool_name": name, "arguments": arguments} if offer.are_mcp else arguments
         try:
-            answer = await world.session.ask("step", action)
+            world.seen = seen = await world.session.ask(Answer[Seen], "step", action)
         except ToolError as error:
             if not world.session.lost:
                 return tool_result(str(error), is_error=True)
             # Not an error of the tool, which the policy would have to answer for: the code of requests that reach none.
             raise MCPError(code=METHOD_NOT_FOUND, message=str(error)) from error
-        world.over = bool(answer.get("done"))
-        text, failed = _result(answer) if offer.are_mcp else (_text(answer), False)
-        reward = answer.get("reward")
-        return tool_result(text, reward=None if reward is None else float(reward), done=world.over, is_error=failed)
+        text, failed = _result(seen.observation) if offer.are_mcp else (_text(seen.observation), False)
+        return tool_result(text, reward=seen.reward, done=seen.done, is_error=failed)
 
     tools: list[Any] = [
         SchemaTool.of(each.name, each.description or "", each.input_schema, run) for each in offer.tools
@@ -140,7 +145,7 @@ def create_server(
         while True:
             world.session = await address.open()
             try:
-                world.opening = await world.session.ask("reset", {"seed": world.seed})
+                world.opening = world.seen = await world.session.ask(Answer[Seen], "reset", {"seed": world.seed})
                 return
             except CapacityReached:  # by other trajectories, or by other clients of the server
                 await world.close()
@@ -153,27 +158,28 @@ def create_server(
     # Not by `harness.start`, which makes a world for the prompt of each task that is listed.
     @harness_tool(server, "start", "The observation that the reset returned.")
     async def start(ctx: Context) -> Opening:
-        return Opening(message=_text(harness.world(ctx).opening))
+        return Opening(message=_text(harness.world(ctx).opening.observation))
 
     del tasks, reply, open_session, start  # registered
     return server
 
 
-def _text(answer: Json) -> str:
+def _text(observation: Any) -> str:
     """The observation, as the server's own client sees it."""
-    return json.dumps(answer.get("observation"), ensure_ascii=False)
+    return json.dumps(observation, ensure_ascii=False)
 
 
-def _result(answer: Json) -> tuple[str, bool]:
+def _result(observation: Any) -> tuple[str, bool]:
     """The text of an MCP tool's result, and whether the tool refused."""
-    observation: Json = answer.get("observation") or {}
-    if (error := observation.get("error")) is not None:
-        return str(error.get("message")), True
-    returned: Any = observation.get("result")
-    result = cast("Json", returned) if isinstance(returned, dict) else {}
-    blocks = cast("list[Json]", result.get("content") or [])
-    texts = [str(block["text"]) for block in blocks if block.get("type") == "text"]
-    return "\n".join(texts) if texts else json.dumps(returned, ensure_ascii=False), bool(result.get("is_error"))
+    try:
+        called = _Called.model_validate(observation)
+    except ValidationError:
+        called = _Called()
+    if called.error is not None:
+        return called.error.message, True
+    result = called.result or CallToolResult(content=[])
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    return "\n".join(texts) if texts else _text(observation), result.is_error
 
 
 def main() -> None:
@@ -189,7 +195,7 @@ def main() -> None:
     address = Address(url=given.url, timeout_s=given.timeout_s, ping_s=given.ping_s)
     try:
         offer = asyncio.run(look(address))
-    except (ToolError, httpx2.HTTPError, ValueError) as error:
+    except ToolError as error:
         arguments.error(f"{given.url}: {error}")
     if offer.most is not None:
         sys.stderr.write(f"{CapacityReached(offer.most)}; further trajectories wait\n")

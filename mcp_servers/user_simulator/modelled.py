@@ -51,7 +51,8 @@ class Persona(BaseModel):
     stop: str = "what you want has been done, or the assistant has made clear that it cannot be done"
     """When the user leaves."""
     patience: int = Field(default=3, ge=0)
-    """How many messages in a row may be unhelpful; at the next one the user leaves."""
+    """How many messages in a row may be unhelpful, or repeat the last exchange word for word; at the next one the user
+    leaves."""
     gives_up: str = "This is not getting me anywhere. Goodbye."
     at_a_loss: str = "I do not see how that helps me."
     """The reply to an unhelpful message if the model writes no text."""
@@ -88,12 +89,13 @@ class ModelledUser:
         await self.opening()
         heard = break_control_text(message) or "(nothing)"
         said = await self._said(heard)
-        stuck = self._stuck + 1 if STUCK in said else 0
-        text = _without_marks(said)
+        # From here on the turn counts: nothing below raises.
+        text, before = _without_marks(said), self._messages[-2:]
         if not text and DONE not in said:  # the mark alone: an unhelpful message, answered with the persona's words
             text, said = self._persona.at_a_loss, f"{self._persona.at_a_loss} {STUCK}"
-        # From here on the turn counts: nothing below raises.
         self._remember(heard, said)
+        # Weak models go on for as long as they may with an agent that goes on, too, and never set a mark.
+        stuck = self._stuck + 1 if STUCK in said or before == self._messages[-2:] else 0
         self._stuck, self._replies = stuck, self._replies + 1
         if DONE in said:
             return Reply(message=text or self._persona.farewell, done=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from gateway.catalogue.names import policy_tools
 from gateway.config.tool_selection import ToolOverride
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition
@@ -20,24 +21,18 @@ from rollout.environment.reward_config import Component
 from rollout.environment.startup import opened_environment
 from rollout.trace.outcome import ROUNDING
 
-_CHANGES = {
-    "dropped": "without one of its calls",
-    "doubled": "with one of its calls twice",
-    "swapped": "with two of its calls in each other's place",
-    "other arguments": "with random arguments in one of its calls",
-    "repeated": "with all calls a second time before the last message",
-    "late": "with all calls again after the end",
-    "mute": "without a word",
-}
+_CHANGES = ("dropped", "doubled", "swapped", "other arguments", "repeated", "late", "mute")
+"""Of a trajectory: one call left out, made twice, in another's place or with random arguments; all calls a second time
+before the last message, or after the end; no word said."""
 
 
 async def false_passes(setup: CheckSetup) -> str:
     """No change to the expert's trajectory raises its reward."""
     made, kept = Counter[str](), Counter[str]()
-    schemas = {tool.exposed_name: tool.input_schema for tool in _tools(setup)}
+    schemas = {tool.exposed_name: tool.input_schema for tool in policy_tools(setup.gateway.catalogue)}
     for item in setup.items:
         script, good = await _expert(setup, item)
-        for change, words in _CHANGES.items():
+        for change in _CHANGES:
             changed = mutated(script, change, schemas, random.Random(f"{item.task}/{item.seed}/{change}"))
             late = _calls(script) if change == "late" else []
             if changed == script and not late:
@@ -45,8 +40,7 @@ async def false_passes(setup: CheckSetup) -> str:
             async with setup.lease(item) as session:
                 earned = await _reward(setup.environment, session, item, changed, late)
             if earned > good + ROUNDING:
-                problem = f"the expert's trajectory earns {good:g}, and {words} {earned:g}"
-                raise ClauseFailed(f"task {item.task!r}: {problem}")
+                raise ClauseFailed(f"task {item.task!r}: the expert earns {good:g}, and changed ({change}) {earned:g}")
             made[change] += 1
             kept[change] += earned > good - ROUNDING
     if not made:
@@ -114,17 +108,13 @@ def _calls(script: Sequence[Turn]) -> list[Call]:
     return [call for turn in script for call in turn.calls or ()]
 
 
-def _tools(setup: CheckSetup) -> list[ToolDefinition]:
-    """The policy's tools."""
-    return [tool for listed in setup.gateway.catalogue.values() for tool in listed if tool.role is None]
-
-
 async def mutations(setup: CheckSetup) -> str:
     """The expert earns as much with other tool names, descriptions and schemas."""
     item, failed = setup.items[0], list[str]()
     script, good = await _expert(setup, item)
     for seed in range(setup.mutations):
-        changed, changes = _variant(setup.environment, _tools(setup), _calls(script), random.Random(seed))
+        tools = policy_tools(setup.gateway.catalogue)
+        changed, changes = _variant(setup.environment, tools, _calls(script), random.Random(seed))
         try:
             renamed = [
                 turn.model_copy(update={"calls": [_renamed(call, changes) for call in turn.calls or ()]})

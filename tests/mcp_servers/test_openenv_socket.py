@@ -1,4 +1,4 @@
-"""Sessions of an OpenEnv server that stalls, breaks off or answers too much, as bare frames."""
+"""OpenEnv servers that stall, break off, or answer too much or something else, as bare frames."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from mcp_types import Tool
+from worlds import play, saying, task
 
 from mcp_servers.kit import ToolError
-from mcp_servers.openenv.session import Address, CapacityReached
+from mcp_servers.openenv.server import Offer, create_server
+from mcp_servers.openenv.session import Address, Answer, CapacityReached, Seen
+from rollout.formats import hermes
+from rollout.trace.record import StopReason, Trace
+from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -69,11 +77,11 @@ async def test_a_half_open_connection_is_noticed_and_a_slow_server_is_waited_for
         session = await Address(url=url, timeout_s=60, ping_s=0.05).open()
         for _ in range(2):
             with pytest.raises(ToolError, match=r"the session is lost: .*keepalive ping timeout"):
-                await session.ask("state")
+                await session.ask(Answer[Seen], "state")
         await session.socket.close()
     async with served(slow) as url:
         session = await Address(url=url, timeout_s=60, ping_s=0.5).open()
-        assert await session.ask("step", {}) == {"reward": 1}
+        assert await session.ask(Answer[Seen], "step", {}) == Seen(reward=1)
         await session.socket.close()
 
 
@@ -81,11 +89,14 @@ async def test_a_half_open_connection_is_noticed_and_a_slow_server_is_waited_for
     ("sent", "problem"),
     [
         (b"\x81\x7f" + (1 << 24 | 1).to_bytes(8), "too big"),
-        (frame(1, b"no JSON"), "Expecting value"),
+        (frame(1, b"no JSON"), "Invalid JSON"),
+        (frame(1, b"[" * 100_000), "Invalid JSON"),
+        (frame(1, b"[1]"), "the answer: Input should be an object"),
+        (frame(1, b'{"type": "error", "data": {"code": ["no"], "message": "no"}}'), r"data\.code: .*valid string"),
         (frame(8, b"\x03\xe8enough"), "enough"),
         (b"", "no close frame"),
     ],
-    ids=["too long", "no JSON", "closed", "cut"],
+    ids=["too long", "no JSON", "deep", "a list", "no error", "closed", "cut"],
 )
 async def test_what_is_too_long_or_ends_the_connection_is_named(sent: bytes, problem: str) -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,7 +107,7 @@ async def test_what_is_too_long_or_ends_the_connection_is_named(sent: bytes, pro
     async with served(say) as url:
         session = await Address(url=url, timeout_s=60, ping_s=20).open()
         with pytest.raises(ToolError, match=f"the session is lost: .*{problem}"):
-            await session.ask("state")
+            await session.ask(Answer[Seen], "state")
         await session.socket.close()
 
 
@@ -126,11 +137,11 @@ async def test_an_answer_that_comes_too_late_is_never_taken_for_the_next_one() -
     async with served(server) as url:
         session = await Address(url=url, timeout_s=0.2, ping_s=20).open()
         with pytest.raises(ToolError, match=r"^no$"):
-            await session.ask("reset", {})
+            await session.ask(Answer[Seen], "reset", {})
         assert not session.lost
         for kind in ("step", "reset"):  # the first one is not answered in time
             with pytest.raises(ToolError, match=r"the session is lost: no answer within 0\.2 s"):
-                await session.ask(kind, {})
+                await session.ask(Answer[Seen], kind, {})
         await session.socket.close()
 
 
@@ -145,7 +156,7 @@ async def test_a_full_server_is_named_with_its_capacity() -> None:
         session = await Address(url=url, timeout_s=20, ping_s=20).open()
         await session.socket.wait_closed()  # as its server does before anything is asked
         with pytest.raises(CapacityReached, match="holds 3 sessions at a time") as caught:
-            await session.ask("reset", {"seed": 1})
+            await session.ask(Answer[Seen], "reset", {"seed": 1})
         assert caught.value.most == 3
         await session.socket.close()
 
@@ -158,6 +169,100 @@ async def test_malformed_tools_are_refused() -> None:
 
     async with served(server) as url:
         session = await Address(url=url, timeout_s=20, ping_s=20).open()
-        with pytest.raises(ValueError, match="name"):
+        with pytest.raises(ToolError, match=r"the session is lost: data\.result\.tools\.0\.name: "):
             await session.tools()
         await session.aclose()
+
+
+def answering(*answers: Any) -> Play:
+    """Gives the answers in order, each an object's `data` or the bytes of a frame, and then breaks off."""
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read(reader)
+            if not isinstance(answer, bytes):
+                answer = frame(1, json.dumps({"type": "observation", "data": answer}).encode())
+            writer.write(answer)
+        await writer.drain()
+
+    return server
+
+
+async def played(answers: Play, traces: Path, *, tool: str = "step", texts: int = 3) -> Trace:
+    """A trajectory that calls the tool in each turn."""
+    async with served(answers) as url:
+        offer = Offer([Tool(name=tool, input_schema={"type": "object"})], are_mcp=tool != "step", most=None)
+        server = create_server(Address(url=url, timeout_s=20, ping_s=20), offer)
+        steps = [hermes.write(calls=[Call(name=tool, arguments={})])] * texts
+        row = task(task="openenv-train-0000", seed=0)
+        return await play({"openenv": server}, saying(*steps), traces, row=row, user={"server": "openenv"})
+
+
+OPENED = {"observation": {"text": "Begin."}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([], "no close frame"),
+        ([OPENED], "no close frame"),
+        ([OPENED, {"observation": {}, "reward": float("nan")}], "data.reward: Input should be a finite number"),
+        ([OPENED, {"observation": {}, "reward": "much"}], "data.reward: Input should be a valid number"),
+        ([OPENED, {"observation": {}, "done": "perhaps"}], "data.done: Input should be a valid boolean"),
+        ([OPENED, b"\x81\x7f" + (50 << 20).to_bytes(8)], "frame with 52428800 bytes exceeds limit of 16777216 bytes"),
+    ],
+    ids=["closed in the reset", "closed in a step", "NaN", "reward as text", "done as text", "50 MB"],
+)
+async def test_a_step_without_a_meaning_withdraws_the_trajectory_and_says_what_it_was(
+    answers: list[Any], said: str, tmp_path: Path
+) -> None:
+    trace = await played(answering(*answers), tmp_path)
+    assert trace.stop_reason is StopReason.FAILED and trace.failure is not None and trace.reward is None
+    assert "the session is lost: " in trace.failure.message and said in trace.failure.message
+    assert len(trace.failure.message) < 500
+
+
+async def test_done_without_a_reward_ends_the_trajectory_and_a_reward_may_be_a_boolean(tmp_path: Path) -> None:
+    trace = await played(answering(OPENED, {"reward": True}, {"done": True}), tmp_path)
+    assert trace.stop_reason is StopReason.WORLD_DONE and len(trace.turns) == 2
+    assert [call.reward for turn in trace.turns for call in turn.tools] == [1.0, None]
+
+
+async def test_a_tool_of_the_environment_may_have_the_name_of_a_harness_tool(tmp_path: Path) -> None:
+    result = {"content": [{"type": "text", "text": "Noted."}], "is_error": False}
+    step = {"observation": {"tool_name": "start", "result": result}, "reward": 1, "done": True}
+    trace = await played(answering(OPENED, step), tmp_path, tool="start")
+    assert trace.stop_reason is StopReason.WORLD_DONE
+    assert [(call.text, call.reward) for turn in trace.turns for call in turn.tools] == [("Noted.", 1.0)]
+    names = {"start", "reply", "release", "tasks"}
+    offer = Offer([Tool(name=name, input_schema={"type": "object"}) for name in names], are_mcp=True, most=None)
+    listed = await create_server(Address(url="http://127.0.0.1:1", timeout_s=1, ping_s=1), offer).list_tools()
+    assert {tool.name for tool in listed if not tool.meta} == names
+    assert {tool.meta["mcp-rollout/role"] for tool in listed if tool.meta} == {"reset", *names}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "HTTP 404"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", "action: Field required"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "the answer: Input should be"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * ((1 << 24) + 1), "more than 16777216 bytes"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", "no answer within 0.2 s"),
+        (b"", "the connection broke"),
+    ],
+    ids=["missing", "no action", "a list", "endless", "unfinished", "cut"],
+)
+async def test_a_schema_that_cannot_be_had_is_one_error(answer: bytes, said: str) -> None:
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        if said.startswith("no answer"):
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(server, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        bound = 0.2 if said.startswith("no answer") else 20
+        with pytest.raises(ToolError, match=f"^/schema: .*{said}"):
+            await Address(url=url, timeout_s=bound, ping_s=20).step_tool()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
 
+import anyio
 import pytest
 from playing import ENVIRONMENTS
-from tau3_players import blind, fitted, perturbed, references, seated, verdicts
+from tau3_players import blind, chosen, perturbed, references, seated, verdicts
 
 from gateway.config.models import GatewayConfig, ServerConfig
+from gateway.errors import GatewayError, WorldLost
 from gateway.gateway import Gateway
 from mcp_servers.tau3_airline import package, users
 from rollout.contract import Options, check_environment
@@ -111,6 +115,32 @@ async def test_500_perturbations_get_the_verdict_of_the_package() -> None:
 
 
 @full
+async def test_a_server_that_is_killed_in_a_call_loses_its_own_world_alone() -> None:
+    environment = load_environment("tau3_airline_scripted", ENVIRONMENTS)
+    async with (
+        opened_environment(environment) as gateway,
+        gateway.lease(trajectory="killed", task="16", seed=16) as one,
+        gateway.lease(trajectory="spared", task="16", seed=16) as other,
+    ):
+        pid = one.connection("airline").pid
+        assert pid is not None and pid != other.connection("airline").pid
+        errors: list[Exception] = []
+
+        async def calculate() -> None:
+            try:
+                await one.call("calculate", {"expression": "9**9**9"})  # would take the process's `max_cpu_s`
+            except GatewayError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(calculate)
+            await anyio.wait_all_tasks_blocked()
+            os.kill(pid, signal.SIGKILL)
+        assert [type(error) for error in errors] == [WorldLost] and "killed by SIGKILL" in str(errors[0])
+        assert not (await other.call("list_all_airports", {})).is_error
+
+
+@full
 async def test_no_customer_is_in_both_splits_and_together_they_are_the_benchmark() -> None:
     async with opened_environment(load_environment("tau3_airline_scripted", ENVIRONMENTS)) as gateway:
         server = gateway.config.servers["airline"]
@@ -141,15 +171,11 @@ async def test_what_policies_earn_that_do_not_do_the_task() -> None:
             | {"random": (await table.play(task, table.random_calls(task, int(task)), ["Hello."])).score}
             for task in known
         }
-    published = json.loads((package.data() / "split_tasks.json").read_text())
-    train = {
-        task: {name: each for name, each in earned[task].items() if name != "random"} for task in published["train"]
-    }
-    chosen = {task: earned[task][fitted(task, train)] for task in published["test"]}
     totals = {name: sum(each[name] for each in earned.values()) for name in earned["0"]}
     assert totals == {"nothing": 23, "recites": 24, "cancels one": 12, "cancels all": 12, "random": 23}
     assert not any(earned[task][name] for task in writing for name in totals)
-    assert sum(chosen.values()) == 7 and len(chosen) == 20 and len({*writing} & chosen.keys()) == 13
+    rewards = {task: {name: each for name, each in earned[task].items() if name != "random"} for task in known}
+    assert sum(earned[task][chosen(task, rewards)] for task in known) == 23
 
 
 @full

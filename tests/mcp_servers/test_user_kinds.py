@@ -275,7 +275,7 @@ async def test_the_model_ends_the_conversation_by_its_mark_or_when_patience_does
     stuck = await conversation(Model(), "a [stuck]", "b", "c [stuck]", "d [stuck]")
     assert [reply["done"] for reply in stuck] == [False, False, False, True]
     assert stuck[-1]["message"] == PERSONA.gives_up
-    assert (await conversation(Model(), *["on"] * 4))[-1]["done"]  # max_replies
+    assert (await conversation(Model(), *["on", "and on"] * 2))[-1]["done"]  # max_replies
     assert await conversation(Model(), "hm</think> yes") == [{"message": "HM< /THINK> YES", "done": False}]
 
 
@@ -290,6 +290,15 @@ async def test_a_model_that_says_its_mark_alone_has_taken_its_turn() -> None:
     ]
     told = [message["content"] for message in model.requests[1]["messages"]]
     assert told[-3:] == ["[stuck]", f"{PERSONA.at_a_loss} [STUCK]", "Tea?"]
+
+
+async def test_a_conversation_that_repeats_itself_word_for_word_ends_when_patience_does() -> None:
+    """Seen of SmolLM2-135M with an agent that was silent: one sentence twenty times, and no mark."""
+    looped = await conversation(Model(), "", "", "")
+    assert [reply["message"] for reply in looped] == ["(NOTHING)", "(NOTHING)", PERSONA.gives_up]
+    assert [reply["done"] for reply in looped] == [False, False, True]
+    agreed = await conversation(Model(), "Black?", "Green?", "Green?", "Black?")
+    assert [reply["message"] for reply in agreed[:3]] == ["BLACK?", "GREEN?", "GREEN?"]
 
 
 async def test_a_model_that_begins_with_nothing_has_not_begun() -> None:

@@ -1,16 +1,25 @@
-"""Policies for the airline of τ³-bench: its reference actions, these perturbed, and those that do not do the task."""
+"""Policies for the airline of τ³-bench: its reference actions, these perturbed, and those that do not do the task.
+
+`--engine tau3_players:NAME` plays the latter, and `python tests/support/tau3_players.py DIR...` says what they earned.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
+
+from blind_engine import Blind
 
 from gateway.leases.session import Session
 from mcp_servers.tau3_airline.package import data, environment
@@ -18,9 +27,12 @@ from mcp_servers.tau3_airline.users import scenario
 from rollout.contract import calls
 from rollout.contract.calls import Call, Score, Turn
 from rollout.contract.play import random_script
+from rollout.engines.engine import EngineOptions
 from rollout.environment.config import load_environment
 from rollout.environment.harness import ListedTask
 from rollout.environment.startup import opened_environment
+from rollout.evaluation.estimates import estimate
+from rollout.trace.store import read_traces
 from rollout.types import Message
 
 ENVIRONMENTS = Path(__file__).parents[2] / "configs" / "environments"
@@ -152,12 +164,73 @@ def blind(opening: str) -> dict[str, tuple[list[Call], list[str]]]:
     }
 
 
-def fitted(task: str, rewards: dict[str, dict[str, float]]) -> str:
-    """The name of the blind policy that was best on the five training tasks with the most similar openings."""
-    near = sorted(rewards, key=lambda other: -_likeness(task, other))[:5]
-    return max(rewards[near[0]], key=lambda policy: sum(rewards[other][policy] for other in near))
+def recites(_: EngineOptions) -> Blind:
+    return _playing("recites")
+
+
+def cancels_one(_: EngineOptions) -> Blind:
+    return _playing("cancels one")
+
+
+def cancels_all(_: EngineOptions) -> Blind:
+    return _playing("cancels all")
+
+
+def fitted(_: EngineOptions) -> Blind:
+    """What `chosen` says of the rewards in the traces of the other blind policies, beneath the directory TAU3_BLIND."""
+    rewards: dict[str, dict[str, float]] = {}
+    for directory in sorted(Path(os.environ["TAU3_BLIND"]).iterdir()):
+        for trace in read_traces(directory):
+            name = "nothing" if trace.origin.engine == "none" else str(trace.origin.engine)
+            if name in blind("") and trace.reward is not None:
+                rewards.setdefault(trace.task.task, {})[name] = trace.reward.score
+    return Blind("fitted", lambda task: blind(_opening(task))[chosen(task, rewards)])
+
+
+def _playing(name: str) -> Blind:
+    return Blind(name, lambda task: blind(_opening(task))[name])
+
+
+def chosen(task: str, rewards: Mapping[str, Mapping[str, float]]) -> str:
+    """The name of the blind policy that was best on the five most similar openings of other customers."""
+    others = [other for other in rewards if _customer(other) != _customer(task)]
+    near = sorted(others, key=lambda other: -_likeness(task, other))[:5]
+    return max(blind(""), key=lambda policy: sum(rewards[other][policy] for other in near))
 
 
 def _likeness(task: str, other: str) -> float:
-    one, two = ({*re.findall(r"[a-z]+", scenario(name, 0).opening.lower())} for name in (task, other))
+    one, two = ({*re.findall(r"[a-z]+", _opening(name).lower())} for name in (task, other))
     return len(one & two) / len(one | two)
+
+
+def _customer(task: str) -> str:
+    return re.findall(r"\b[a-z]+_[a-z]+_\d{4}\b", _opening(task))[0]
+
+
+@cache
+def _opening(task: str) -> str:
+    return scenario(task, 0).opening
+
+
+def main(directories: Sequence[str]) -> None:
+    """Print what the traces in each directory earn: on all tasks, on those that write, and on the others."""
+    known = references()
+    for directory in directories:
+        played: dict[str, list[float]] = {}
+        for trace in read_traces(directory):
+            assert trace.reward is not None, trace.failure
+            played.setdefault(trace.task.task, []).append(trace.reward.score)
+        cells: list[str] = []
+        for words, tasks in {
+            "all": known,
+            "write": [task for task in known if known[task].writes],
+            "do not": [task for task in known if not known[task].writes],
+        }.items():
+            found = estimate([fmean(played[task]) for task in tasks], sum(len(played[task]) for task in tasks))
+            assert found is not None
+            cells.append(f"{words} {len(tasks)}: {found.value:.3f} [{found.low:.2f}, {found.high:.2f}]")
+        sys.stdout.write(f"{directory}, {sum(map(len, played.values()))} trajectories: {'; '.join(cells)}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

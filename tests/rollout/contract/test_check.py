@@ -101,7 +101,7 @@ def test_a_reward_for_each_call_passes_what_does_not_do_the_task() -> None:
     paid = {"faulty": {"factory": "faulty:pays_by_the_call", "required": True, "trusted": True}}
     report = examined(environment("pays_by_the_call", servers=paid))
     assert report.failed == [Clause.FALSE_PASSES]
-    assert "the expert's trajectory earns 1.2, and with one of its calls twice 1.3" in said(report, Clause.FALSE_PASSES)
+    assert "the expert earns 1.2, and changed (doubled) 1.3" in said(report, Clause.FALSE_PASSES)
     unpaid = environment(
         "pays_by_the_call",
         servers=paid,
