@@ -72,6 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "data.max_response_length": 320,
         "actor_rollout_ref.model.path": teach(home / "model", CONVERSATION, tools),
         "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,  # moves the weights where a whole group earns the same, too
         "actor_rollout_ref.rollout.name": "dropped_sync",
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.temperature": TEMPERATURE,

@@ -39,9 +39,11 @@ class _Message(BaseModel):
 
 
 def _messages(value: Any) -> Any:
-    if not isinstance(value, str | list | None):
-        raise InvalidValue("is neither a text nor a list of messages", "write a text, or a list of {role, content}")
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if value is None or isinstance(value, list):
+        return cast(Any, value)
+    raise InvalidValue("is neither a text nor a list of messages", "write a text, or a list of {role, content}")
 
 
 class _RewardModel(BaseModel):

@@ -63,6 +63,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "data.max_response_length": 320,
         "actor_rollout_ref.model.path": teach(home / "model", CONVERSATION, tools),
         "actor_rollout_ref.actor.optim.lr": 2e-3,  # one step must show clearly in the next one's probabilities
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,  # moves the weights where a whole group earns the same, too
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
