@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -40,7 +41,7 @@ def full(function):
 
 
 @pytest.fixture
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def made_up(tmp_path: Path) -> Iterator[None]:
     """An environment with the wheel's data alone, of one task."""
     told = {
         "task_instructions": "You don't want to pay. It is fine for you.",
@@ -53,14 +54,16 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (data / "tasks.json").write_text(
         json.dumps([{"id": "7", "user_scenario": {"persona": None, "instructions": told}}])
     )
-    monkeypatch.setenv(package.VARIABLE, str(tmp_path))
+    users._tasks.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(package.VARIABLE, str(tmp_path))
+        yield
     users._tasks.cache_clear()
 
 
 @pytest.mark.usefixtures("made_up")
 def test_a_model_is_told_the_instructions_and_a_script_says_them_in_the_first_person() -> None:
     persona, scripted = users.persona("7", 0), users.scenario("7", 0)
-    users._tasks.cache_clear()
     assert "Your user id is mia_li_3668." in persona.persona and "You don't want to pay." in persona.goal
     assert scripted.opening == (
         "I am Mia Li. My user id is mia_li_3668. I want my money back for me and my cat. I don't want to pay. "
