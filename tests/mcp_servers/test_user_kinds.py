@@ -116,8 +116,9 @@ class Person:
 
 @asynccontextmanager
 async def served(page: AnswerPage) -> AsyncIterator[str]:
-    async with page.served(socket.create_server(("127.0.0.1", 0))) as url:
-        yield url
+    with socket.create_server(("127.0.0.1", 0)) as bound:  # a block that fails leaves it open
+        async with page.served(bound) as url:
+            yield url
 
 
 def live_server(page: AnswerPage, persona: Persona = PERSONA) -> MCPServer:
@@ -456,8 +457,8 @@ async def test_a_person_who_does_not_answer_costs_a_bounded_wait() -> None:
 
 
 async def test_a_question_waits_while_the_person_answers_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four answers at intervals of 30 s, with a wait of 50 s."""
-    page, clock = AnswerPage(wait_s=50), Clock(monkeypatch)
+    """Four answers at intervals of 3,000 s, with a wait of 5,000 s, beside which real time does not count."""
+    page, clock = AnswerPage(wait_s=5000), Clock(monkeypatch)
     async with served(page) as url, person_at(url) as person, Client(live_server(page)) as client:
         texts: list[str] = []
 
@@ -471,8 +472,9 @@ async def test_a_question_waits_while_the_person_answers_others(monkeypatch: pyt
             while len(questions := (await person.get("/questions")).json()) < 4:
                 await anyio.lowlevel.checkpoint()
             for question in questions:
-                await clock.advance(30)
-                await person.post(f"/questions/{question['id']}", json={"message": "Yes."})
+                await clock.advance(3000)
+                sent = await person.post(f"/questions/{question['id']}", json={"message": "Yes."})
+                assert sent.status_code == 200, sent.text
         assert texts == ["Yes."] * 4
 
 
