@@ -240,13 +240,8 @@ def _parsed(line: bytes, where: str) -> Mapping[str, Any] | None:
     try:
         text = line.decode("utf-8-sig")
         row: Any = read_json(text, where) if text.strip() else None
-        if "\\ud" in text.lower():  # the spelling of a surrogate, of which JSON takes half a pair
-            canonical_json(row).encode()
     except UnicodeDecodeError as error:
         raise ConfigError("is not UTF-8 text", file=where, remedy="save it as UTF-8") from error
-    except UnicodeEncodeError:
-        remedy = "write whole characters"
-        raise ConfigError("has half of a surrogate pair, which is not text", file=where, remedy=remedy) from None
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
