@@ -109,7 +109,7 @@ def _twice(value: Any, at: str) -> Iterator[str]:
 class _Loader(yaml.SafeLoader):
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
-        if isinstance(value, str) and not value.isascii():
+        if not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:  # YAML spells no character as a pair
