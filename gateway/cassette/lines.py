@@ -183,7 +183,8 @@ def parse(text: str, *, file: str, number: int, trajectory: str | None = None) -
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         key = ".".join(map(str, fault["loc"])) or None
-        raise ConfigError(fault["msg"], file=where, key=key, remedy="docs/schemas/cassette.schema.json") from error
+        problem = "has no known kind" if fault["type"].startswith("union_tag") else fault["msg"]
+        raise ConfigError(problem, file=where, key=key, remedy="see docs/schemas/cassette.schema.json") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is not a line of JSON: {error}", file=where, remedy="correct or delete the line") from error
 

@@ -19,6 +19,7 @@ JSON_SUFFIXES = frozenset({".json", ".jsonc"})
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_HALF = "half of a surrogate pair, which is not text"
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 
 
@@ -74,7 +75,7 @@ def read_json(text: str, path: str | Path) -> Any:
     """The value of a JSON text with comments.
 
     Raises:
-        ConfigError: a key is there twice.
+        ConfigError: a key is there twice, or a string has half of a surrogate pair.
         ValueError, RecursionError: it is not JSON.
     """
     # Replaced by blanks, so that lines and columns in messages are those of the file.
@@ -82,6 +83,11 @@ def read_json(text: str, path: str | Path) -> Any:
     data = json.loads(text, object_pairs_hook=_Object)
     remedy = "only the last one would count: rename or remove one"
     raise_all([ConfigError("duplicate key", file=path, key=key, remedy=remedy) for key in _twice(data, "")])
+    if "\\ud" in text.lower():  # how a surrogate is spelled
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"has {_HALF}", file=path, remedy="write whole characters") from None
     return data
 
 
@@ -101,6 +107,15 @@ def _twice(value: Any, at: str) -> Iterator[str]:
 
 
 class _Loader(yaml.SafeLoader):
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:  # YAML spells no character as a pair
+                raise yaml.constructor.ConstructorError(None, None, _HALF, node.start_mark) from None
+        return value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:

@@ -80,7 +80,9 @@ def _config_error(fault: Any, model: type[BaseModel], file: str | Path | None, k
             return ConfigError(problem, file=file, key=dotted, remedy=near(path[-1], known, f"{what}s"))
         case kind if kind in _LISTS:
             of_strings = " of strings" if str in _arguments(annotation) else ""
-            problem, remedy = f"must be a list{of_strings}", 'write ["...", "..."]'
+            known = _fields(annotation)
+            each = f"{{{', '.join(f'{name}: ...' for name in known)}}}" if known else '"...", "..."'
+            problem, remedy = f"must be a list{of_strings}", f"write [{each}]"
         case kind if kind in _MAPPINGS:
             known = _fields(annotation)
             problem = "must be a mapping"

@@ -30,7 +30,7 @@ from rollout.cli.output import Console
 from rollout.environment.agent_loops import read_agent_loops
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.harness import ALL
-from rollout.environment.parquet import write_parquet
+from rollout.environment.parquet import check_suffix, write_parquet
 from rollout.environment.row_validation import (
     AGENT,
     STOCK_AGENT,
@@ -101,6 +101,7 @@ def data(
     if environment is None or output is None:
         missing = "ENVIRONMENT" if environment is None else "-o"
         raise ConfigError("is not given", key=missing, remedy="mcp-rollout data ENVIRONMENT -o FILE, or --check FILE")
+    check_suffix(output)
     loaded = load_with_tasks(environment, environments_dir, tasks_file)
     split = split or ("train" if tasks_file is None else ALL)
     selected = None if tools is None else tuple(name.strip() for name in tools.split(","))

@@ -31,4 +31,6 @@ def new_directory(target: Path) -> Generator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=target, key="--out") from error
+        raise ConfigError(
+            f"cannot be written: {error.strerror or error}", file=target, key="--out", remedy="choose another place"
+        ) from error

@@ -107,7 +107,9 @@ def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | 
             texts = None if tokenizer is None else Path(tokenizer)
             rows = export_html(traces, output, where=where, tokenizer=texts)
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="--html") from error
+        raise ConfigError(
+            f"cannot be written: {error.strerror or error}", file=output, key="--html", remedy="choose another place"
+        ) from error
     page = output / "index.html"
     print_result({"path": str(page), "rows": rows}, f"{page}: {rows} trajectories", as_json=as_json)
     return int(rows == 0)
@@ -140,7 +142,9 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
         rows = write_archive(output, chosen())
         trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=output, key="-o") from error
+        raise ConfigError(
+            f"cannot be written: {error.strerror or error}", file=output, key="-o", remedy="choose another place"
+        ) from error
     text = f"{output}: {rows} trajectories" + (f"; {beside}: {trained} training samples" if trained else "")
     print_result({"path": str(output), "rows": rows, "trained_rows": trained}, text, as_json=as_json)
     return int(rows == 0)

@@ -47,7 +47,9 @@ def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[Se
     try:
         target.write_text(text)
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=target, key="--fix") from error
+        raise ConfigError(
+            f"cannot be written: {error.strerror}", file=target, key="--fix", remedy="choose another place"
+        ) from error
     return changes
 
 
@@ -65,7 +67,9 @@ def _add_template(data: dict[str, Any], needed: Mapping[str, str], target: Path,
             else:
                 shutil.copy2(place, template / name)
     except (OSError, shutil.Error) as error:
-        raise ConfigError(f"cannot be written: {error}", file=template, key="--fix") from error
+        raise ConfigError(
+            f"cannot be written: {error}", file=template, key="--fix", remedy="choose another place"
+        ) from error
     data["lease_dir"] = {"template": str(template)}
     return [f"lease_dir.template: {template}, with a copy of {names}"]
 

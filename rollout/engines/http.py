@@ -69,7 +69,8 @@ class EngineHttp:
                 url, tls=certificates(), timeout=timeout, api_key=api_key, headers=headers, limits=limits
             )
         except (httpx2.InvalidURL, ValueError) as error:
-            raise ConfigError(f"{url!r} is not an address: {error}", key="--engine") from error
+            problem, remedy = f"{url!r} is not an address: {error}", "write http://HOST:PORT"
+            raise ConfigError(problem, key="--engine", remedy=remedy) from error
         self.url = str(self._client.base_url).rstrip("/")
 
     async def aclose(self) -> None:

@@ -216,6 +216,8 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
     if path.suffix in JSON_SUFFIXES:
         return _of_servers(path)
     raw = _beside(read_mapping(path), path)
+    if "file" in raw:
+        raise ConfigError("unknown key 'file'", file=path, key="file", remedy="a file of tasks is tasks: {file: ...}")
     if "servers" not in raw:
         raise no_servers(raw, path, key="servers", expected="expected servers: {NAME: {command: ...}}")
     given = raw.pop("servers")

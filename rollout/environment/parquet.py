@@ -73,12 +73,20 @@ def _opened(path: Path | str) -> Generator[Any]:
     with parquet_needed(str(path)):
         import pyarrow as pa
         import pyarrow.parquet as pq
+    if Path(path).is_file():
+        check_suffix(Path(path))
     try:
         yield pq
     except FileNotFoundError as error:
         raise ConfigError("no such file", file=path, remedy="write it with `mcp-rollout data`") from error
     except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"is not a parquet file: {error}", file=path) from error
+        raise ConfigError(f"is not a parquet file: {error}", file=path, remedy="write it again") from error
+
+
+def check_suffix(path: Path) -> None:
+    """Raise ConfigError where verl would not know the format, which it takes from the name once Ray runs."""
+    if path.suffix != ".parquet":
+        raise ConfigError("does not end in .parquet", file=path, remedy=f"name it {path.stem}.parquet")
 
 
 def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> None:
@@ -100,7 +108,9 @@ def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> N
         with replacing(path) as partial:
             pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="-o") from error
+        raise ConfigError(
+            f"cannot be written: {error.strerror or error}", file=path, key="-o", remedy="choose another place"
+        ) from error
 
 
 def _own_keys(tasks: Sequence[Task]) -> list[str]:

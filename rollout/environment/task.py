@@ -130,6 +130,8 @@ def _calls(value: Any) -> Any:
     """The calls of a list or of its JSON text. A Parquet file has text: its nested objects are filled up with nulls."""
     try:
         listed: Any = json.loads(value) if isinstance(value, str) else value
+        if isinstance(value, str) and "\\ud" in value.lower():
+            json.dumps(listed, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     except (ValueError, RecursionError) as error:
         raise InvalidValue("is not JSON", 'write [{"name": TOOL, "arguments": {...}}]') from error
     return () if listed is None else tuple(cast("list[Any]", listed)) if isinstance(listed, list) else listed

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import anyio
 
-from gateway.errors import Faults, raise_all
+from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from rollout.engines.chat import BUDGET, ChatEngine
@@ -32,6 +32,8 @@ from rollout.trace.store import TraceStore
 from rollout.types import Policy
 
 DEFAULT_RESPONSE_TOKENS = 65536
+MOST_JOBS = 1_000_000
+"""Trajectories of an environment in one run, which are held in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,14 @@ def lengths_for(engine: Engine, *, response_tokens: int | None, tokens_per_turn:
 
 
 def jobs_of(environment: Environment, tasks: Sequence[Task], samples: int, engine: str, split: str = "") -> list[Job]:
-    """The trajectories to play: row by row, each with all of its samples."""
+    """The trajectories to play: row by row, each with all of its samples.
+
+    Raises:
+        ConfigError: there are more than `MOST_JOBS`.
+    """
+    if len(tasks) * samples > MOST_JOBS:
+        problem = f"{len(tasks)} rows of {environment.name} with {samples} each are more than {MOST_JOBS} trajectories"
+        raise ConfigError(problem, key="--samples", remedy="give fewer, or fewer rows (-n)")
     return [
         Job(environment, task, Origin(row=row, sample=sample, engine=engine, split=split))
         for row, task in enumerate(tasks)

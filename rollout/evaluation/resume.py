@@ -73,7 +73,9 @@ def keep_settings(directory: Path, settings: Settings) -> None:
         # resumption.
         write_private(path, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", file=path, key="--out") from error
+        raise ConfigError(
+            f"cannot be written: {error.strerror or error}", file=path, key="--out", remedy="choose another place"
+        ) from error
 
 
 def compare_settings(directory: Path, settings: Settings) -> None:

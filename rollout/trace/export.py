@@ -188,7 +188,12 @@ class _JsonLines:
         try:
             yield
         except OSError as error:
-            raise ConfigError(f"cannot be written: {error.strerror or error}", file=self._path, key="-o") from error
+            raise ConfigError(
+                f"cannot be written: {error.strerror or error}",
+                file=self._path,
+                key="-o",
+                remedy="choose another place",
+            ) from error
 
 
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:

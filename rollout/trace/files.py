@@ -69,13 +69,20 @@ class Source:
     def path(self) -> Path | None:
         """The file with the traces: the archive if there is a whole one, else the journal; None without either.
 
-        An archive that is not whole is logged.
+        What is not a whole archive, or not a file that can be read, is logged.
         """
-        if self.archive.exists():
+        if self._can_be_read(self.archive):
             if is_whole(self.archive):
                 return self.archive
             self.skipped.log(self.archive, "is not a whole archive")
-        return self.journal if self.journal.exists() else None
+        return self.journal if self._can_be_read(self.journal) else None
+
+    def _can_be_read(self, path: Path) -> bool:
+        if path.is_file() and os.access(path, os.R_OK):
+            return True
+        if path.exists():
+            self.skipped.log(path, "is not a file that can be read")
+        return False
 
 
 def sources(directory: str | Path, *, recursive: bool = False, skipped: Skipped | None = None) -> list[Source]:

@@ -178,7 +178,7 @@ def searched(trace: Trace, pattern: str, *, ignore_case: bool = False) -> Iterat
     try:
         expression = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
-        raise ConfigError(f"is not a regular expression: {error}", key="PATTERN") from error
+        raise ConfigError(f"is not a regular expression: {error}", key="PATTERN", remedy="correct it") from error
     return (line for line in lines_of(trace) if expression.search(line[2]))
 
 

@@ -355,6 +355,7 @@ async def test_an_edited_line_counts_and_a_wrong_one_is_named(tmp_path: Path) ->
         lines[0].replace("1", "2"): r"a.jsonl:1: version: is of version 2, this program reads version 1",
         '{"kind": "call", "server": "shop"}': r"a.jsonl:1: call.tool: Field required",
         "{": r"a.jsonl:1: is not a line of JSON",
+        '{"tool": "x"}': r"a.jsonl:1: has no known kind \(see docs/schemas/cassette",
         lines[4]: r"a.jsonl:1: is a call before any lease",
     }
     for line, message in faults.items():

@@ -177,6 +177,26 @@ def test_yaml_faults_have_a_place(tmp_path: Path) -> None:
         load_servers(written(tmp_path, "servers:\n  a: [\n", "servers.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        (
+            "servers.yaml",
+            'servers:\n  a: {command: "\\ud83d"}\n',
+            "line 2, column 16: not valid YAML: half of a surrogate",
+        ),
+        (
+            "servers.json",
+            r'{"mcpServers": {"a": {"command": "\ud83d"}}}',
+            "has half of a surrogate pair, which is not text",
+        ),
+    ],
+)
+def test_half_a_surrogate_pair_is_not_text(tmp_path: Path, name: str, text: str, where: str) -> None:
+    with pytest.raises(ConfigError, match=where):
+        load_servers(written(tmp_path, text, name))
+
+
 @pytest.mark.parametrize("field", [{"env": {"TOKEN": ["hunter2"]}}, {"headers": {"X": True}}, {"url": "hunter2"}])
 def test_what_may_be_secret_is_not_quoted(field: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:

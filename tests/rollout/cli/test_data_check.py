@@ -236,6 +236,10 @@ def test_what_cannot_be_examined_at_all_is_bad_use(examine: Examine, tmp_path: P
         data(check=tmp_path / "none.parquet", environments_dir=tmp_path)
     with pytest.raises(ConfigError, match="lengths need both"):
         examine([row()], max_prompt_length=5)
+    examine([row()])
+    (tmp_path / "rows.csv").write_bytes((tmp_path / "rows.parquet").read_bytes())
+    with pytest.raises(ConfigError, match=r"rows.csv: does not end in .parquet \(name it rows.parquet"):
+        data(check=tmp_path / "rows.csv", environments_dir=tmp_path)  # verl would refuse it once Ray runs
 
 
 def test_the_command_wants_a_file_to_check_or_an_environment_to_write() -> None:
@@ -246,4 +250,5 @@ def test_the_command_wants_a_file_to_check_or_an_environment_to_write() -> None:
 
     assert "ENVIRONMENT: is not given" in refused()
     assert "-o: is not given" in refused("retail")
+    assert "does not end in .parquet" in refused("retail", "-o", "rows.csv")
     assert "without ENVIRONMENT and -o" in refused("retail", "--check", "rows.parquet")

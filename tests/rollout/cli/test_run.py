@@ -207,6 +207,7 @@ def test_the_faults_of_all_environments_are_reported_together(tmp_path: Path) ->
         (["calculator", "calculator", "--engine", "none"], "two of the environments have one name"),
         (["calculator", "--engine", "http://127.0.0.1:9/v1"], "nothing answers at http://127.0.0.1:9"),
         (["calculator", "--engine", "none", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+        (["calculator", "--engine", "none", "--samples", "10001"], "are more than 1000000 trajectories (give fewer"),
         (
             ["calculator", "--engine", "expart"],
             "none, recorded:DIR, a model's directory, the http:// address",

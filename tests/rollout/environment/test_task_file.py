@@ -102,6 +102,9 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
         ({"prompt": "a", "setup": "write"}, "line 2: setup: is not JSON"),
         ({"prompt": "a", "setup": CALLS * 65}, "line 2: setup: "),
         ({"prompt": "a", "check": [{"name": "x", "match": "near"}]}, "line 2: check.0.match: "),
+        ({"prompt": "a", "check": {"name": "x"}}, "line 2: check: must be a list (write [{name: ..., arguments: ..."),
+        ({"prompt": "a", "check": '[{"name": "\\ud800"}]'}, "line 2: check: is not JSON"),
+        ({"prompt": "a\ud800"}, "line 2: has half of a surrogate pair, which is not text (write whole characters)"),
         (
             {"prompt": "a", "check": [{"name": "x", "returns": "(", "match": "regex"}]},
             "line 2: check.0: returns is not a regular expression: error: unclosed group (use Rust's syntax, or",

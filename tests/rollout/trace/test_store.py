@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 from rollout.trace.archive import archive
 from rollout.trace.files import archive_of
 from rollout.trace.journal import from_json, to_json
+from rollout.trace.reader import Traces
 from rollout.trace.store import TraceStore, read_traces
 
 
@@ -43,6 +44,18 @@ def test_half_a_last_record_is_skipped_and_said(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert len(list(read_traces(tmp_path))) == 1
     assert [entry["event"] for entry in logs] == ["skipped"]
+
+
+def test_what_is_not_a_file_is_skipped_and_said(tmp_path: Path) -> None:
+    TraceStore(tmp_path).append(recorded_trace())
+    (tmp_path / "directory.jsonl").mkdir()
+    (tmp_path / "directory.traces.parquet").mkdir()
+    os.mkfifo(tmp_path / "pipe.jsonl")  # opening it would wait for a writer
+    with capture_logs() as logs:
+        assert len(list(read_traces(tmp_path))) == 1
+        with Traces(tmp_path) as traces:
+            assert len(list(traces.entries())) == 1
+    assert {Path(entry["file"]).name for entry in logs} == {"directory.jsonl", "directory.traces.parquet", "pipe.jsonl"}
 
 
 def test_a_large_journal_is_archived_and_read_like_any_other(tmp_path: Path) -> None:
