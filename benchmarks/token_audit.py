@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from engine_log import derive, read_generations, read_records, samples_of
 from taught_model import overfit
 from thoughts import thought_tokens
-from verl_run import ROOT, train
+from verl_run import ROOT, gpu_engine, train
 from verl_run import logged as logged_steps
 
 from gateway.catalogue.tool_config import read_lock
@@ -149,17 +149,6 @@ def main() -> None:
 
 def _record(found: Found) -> dict[str, Any]:
     return {**vars(found), "texts": len(found.texts)}
-
-
-def gpu_engine(generates_on: str, dtype: str) -> dict[str, object]:
-    """verl's overrides for an actor on a GPU, and an engine there or beside it on the CPU, that compute in `dtype`."""
-    short = {"float32": "fp32", "bfloat16": "bf16"}
-    return {
-        "engine": "transformers",
-        "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": short[dtype],
-        "actor_rollout_ref.rollout.dtype": dtype,
-        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.device": generates_on,
-    }
 
 
 def line(found: Found) -> str:

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from agent_training import assert_every_token_is_the_engines_or_rendered, assert_trained_on
+from echo_training import JUDGED, ROWS, SHOUT_PLUM, prepare_training
+from engine_log import read_generations, read_records
+from verl_run import gpu_engine, logged, train
 
 pytestmark = [pytest.mark.verl, pytest.mark.gpu, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[3]
+STEPS, SAMPLES = 2, 4
 
 
 @pytest.mark.parametrize(
     ("generates_on", "dtype", "apart"),
-    [("cuda", "float32", 4e-5), ("cpu", "float32", 4e-5), ("cuda", "bfloat16", 1e-2)],
+    [("cuda", "float32", 1e-4), ("cpu", "float32", 1e-4), ("cuda", "bfloat16", 1e-2)],
 )
 def test_the_trainer_gets_what_the_engine_logged(generates_on: str, dtype: str, apart: float, tmp_path: Path) -> None:
-    """Ids, masks and log-probabilities at every position, and the trainer's own log-probabilities close to them.
-
-    In float32 closer than an update moves them: 2e-4 on average, in one of the two steps.
-    """
-    source = make_tiny_model(tmp_path / "tiny")
-    command = [sys.executable, "-m", "benchmarks.token_audit", source, "--out", tmp_path / "audit", "--rows", "4"]
-    command += ["--by", "trainer", "--only", "chain", "--gpu", generates_on, "--dtype", dtype]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
-    (found,) = json.loads((tmp_path / "audit" / "results.json").read_text())
-    assert found["positions"] > 5000 and len(found["step_s"]) == 2
-    assert found["mean_apart"] < apart
+    """The model calls a tool. Step 2 is sampled with the weights of the first update, or probabilities lie apart."""
+    overrides = {
+        **prepare_training(tmp_path, JUDGED, SHOUT_PLUM, samples=SAMPLES),
+        **gpu_engine(generates_on, dtype),
+        "actor_rollout_ref.actor.optim.lr": 1e-3,
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,  # moves the weights where a whole group earns the same, too
+        "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": tmp_path / "engine.jsonl",
+        "trainer.total_training_steps": STEPS,
+    }
+    done = train(tmp_path, overrides, VERL_PLATFORM="nvidia")
+    assert done.returncode == 0, done.stdout[-8000:]
+    records = read_records(tmp_path / "traces")
+    assert len(records) == STEPS * ROWS * SAMPLES
+    assert any(event["text"] == "PLUM" for record in records for turn in record["turns"] for event in turn["tools"])
+    assert_every_token_is_the_engines_or_rendered(records, read_generations(tmp_path / "engine.jsonl"))
+    assert_trained_on(tmp_path, records)
+    for step in range(1, STEPS + 1):
+        metrics = logged(tmp_path)[step]
+        assert metrics["actor/grad_norm"] > 0 and metrics["training/rollout_probs_diff_valid"] == 1
+        assert metrics["training/rollout_probs_diff_mean"] < apart
