@@ -1,4 +1,4 @@
-"""GRPO with an FSDP actor on a GPU, our engine there or on the CPU beside it: every token held against its log."""
+"""GRPO with actor and engine on one device or on two, in float32 or bfloat16: every token held against the log."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ from echo_training import JUDGED, ROWS, SHOUT_PLUM, prepare_training
 from engine_log import read_generations, read_records
 from verl_run import gpu_engine, logged, train
 
-pytestmark = [pytest.mark.verl, pytest.mark.gpu, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
 
 STEPS, SAMPLES = 2, 4
 
 
 @pytest.mark.parametrize(
-    ("generates_on", "dtype", "apart"),
-    [("cuda", "float32", 1e-4), ("cpu", "float32", 1e-4), ("cuda", "bfloat16", 1e-2)],
+    ("platform", "generates_on", "dtype", "apart"),
+    [
+        pytest.param("cpu", "cpu", "bfloat16", 1e-2, marks=pytest.mark.full),
+        pytest.param("nvidia", "cuda", "float32", 1e-4, marks=pytest.mark.gpu),
+        pytest.param("nvidia", "cpu", "float32", 1e-4, marks=pytest.mark.gpu),
+        pytest.param("nvidia", "cuda", "bfloat16", 1e-2, marks=pytest.mark.gpu),
+    ],
 )
-def test_the_trainer_gets_what_the_engine_logged(generates_on: str, dtype: str, apart: float, tmp_path: Path) -> None:
+def test_the_trainer_gets_what_the_engine_logged(
+    platform: str, generates_on: str, dtype: str, apart: float, tmp_path: Path
+) -> None:
     """The model calls a tool. Step 2 is sampled with the weights of the first update, or probabilities lie apart."""
     overrides = {
         **prepare_training(tmp_path, JUDGED, SHOUT_PLUM, samples=SAMPLES),
         **gpu_engine(generates_on, dtype),
+        **({"engine": "cpu_135m"} if platform == "cpu" else {}),
         "actor_rollout_ref.actor.optim.lr": 1e-3,
         "actor_rollout_ref.actor.entropy_coeff": 0.01,  # moves the weights where a whole group earns the same, too
         "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": tmp_path / "engine.jsonl",
         "trainer.total_training_steps": STEPS,
     }
-    done = train(tmp_path, overrides, VERL_PLATFORM="nvidia")
+    done = train(tmp_path, overrides, VERL_PLATFORM=platform)
     assert done.returncode == 0, done.stdout[-8000:]
     records = read_records(tmp_path / "traces")
     assert len(records) == STEPS * ROWS * SAMPLES
