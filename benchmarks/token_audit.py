@@ -4,26 +4,27 @@
     python -m benchmarks.token_audit outputs/smollm2 --out outputs/audit [--weights] [--by run] [--only tree]
 
 MODEL is a directory with a tokenizer that has a chat template. Each case is a strategy or a thinking policy, played
-by verl's GRPO on the CPU (`trainer`) and by `mcp-rollout run` (`run`), against a user and a tool whose texts are hard
-to tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random model with the model's
-tokenizer. Both learn one conversation with thoughts and calls by heart first.
+by verl's GRPO (`trainer`), on the CPU or, with `--gpu`, on a GPU, and by `mcp-rollout run` (`run`), against a user and
+a tool whose texts are hard to tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random
+model with the model's tokenizer. Both learn one conversation with thoughts and calls by heart first.
 
 What is counted, over all samples with their prompts: positions whose id, mask or log-probability is not what the
 engine logged; generations that are in no sample; ids, masks and log-probabilities that the trainer had otherwise than
-the trace (`trainer`); and the largest difference of a log-probability from the trainer's own (`trainer`) or from one
-forward pass of transformers (`run`).
+the trace (`trainer`); and the largest and the mean difference of a log-probability from the trainer's own (`trainer`)
+or from one forward pass of transformers (`run`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from array import array
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from engine_log import derive, read_generations, read_records, samples_of
 from taught_model import overfit
 from thoughts import thought_tokens
-from verl_run import ROOT, train
+from verl_run import ROOT, gpu_engine, train
+from verl_run import logged as logged_steps
 
 from gateway.catalogue.tool_config import read_lock
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
@@ -98,6 +100,10 @@ class Found:
     """Positions that the trainer had otherwise."""
     apart: float = 0.0
     """Largest difference of a log-probability."""
+    mean_apart: float | None = None
+    """Mean difference of the trainer's log-probabilities, over the tokens in the loss."""
+    step_s: list[float] = field(default_factory=list)
+    """Duration of each of the trainer's steps."""
     texts: set[int] = field(default_factory=set)
     """Ids that occur."""
 
@@ -129,8 +135,12 @@ def main() -> None:
                 place.mkdir(exist_ok=True)
                 (place / "audit.yaml").write_text(yaml.safe_dump(_environment(changes)))
                 rows = given.rows // 3 if name == "single_turn" else given.rows
-                play = by_trainer if by == "trainer" else by_run
-                results.append(play(f"{by}, {name}", place, model, rows, masked=name == "thinking masked"))
+                case, masked = f"{by}, {name}", name == "thinking masked"
+                if by == "trainer":
+                    engine = gpu_engine(given.gpu, given.dtype) if given.gpu else {"engine": "cpu_135m"}
+                    results.append(by_trainer(case, place, model, rows, engine=engine, masked=masked))
+                else:
+                    results.append(by_run(case, place, model, rows, masked=masked))
                 print(line(results[-1]), flush=True)
     (home / "results.json").write_text(json.dumps([_record(each) for each in results], indent=2))
     if not all(each.is_clean for each in results):
@@ -182,12 +192,18 @@ def make_model(source: Path, path: Path, tools: Sequence[dict[str, Any]], *, wei
     overfit(path, CONVERSATION, tools, steps=steps, rate=rate)
 
 
-def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Found:
-    """Two steps of GRPO through verl's own trainer."""
+def by_trainer(
+    case: str, home: Path, model: Path, rows: int, *, engine: Mapping[str, object], masked: bool = False
+) -> Found:
+    """Two steps of GRPO through verl's own trainer.
+
+    Args:
+        engine: verl's overrides for it.
+    """
     lock, parquet = home.parent / "lock.yaml", home / "rows.parquet"
     _command("data", home / "audit.yaml", "--split", "train", "-n", str(rows * STEPS), "-o", parquet)
     overrides = {
-        "engine": "cpu_135m",
+        **engine,
         "data.train_files": parquet,
         "data.val_files": parquet,
         "data.train_batch_size": rows,
@@ -204,13 +220,16 @@ def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -
         "trainer.total_training_steps": STEPS,
     }
     if not (played := home / "played").exists():
-        done = train(home, overrides, timeout_s=_WAIT_S)
+        platform = "nvidia" if engine["engine"] == "transformers" else "cpu"
+        done = train(home, overrides, timeout_s=_WAIT_S, VERL_PLATFORM=platform)
+        (home / "verl.log").write_text(done.stdout)
         if done.returncode:
             raise SystemExit(f"error: {case}: verl ended with status {done.returncode}\n{done.stdout[-4000:]}")
         played.touch()
     records, found = read_records(home / "traces"), Found(case)
     compare(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
-    by_id = {record["id"]: record for record in records}
+    found.step_s = [step["timing_s/step"] for step in logged_steps(home).values()]
+    by_id, differences = {record["id"]: record for record in records}, array("d")
     for each in read_trained(home / "traces"):
         record = by_id[each.trace]
         segment = [*record["earlier"], record][each.segment]
@@ -221,7 +240,9 @@ def by_trainer(case: str, home: Path, model: Path, rows: int, *, masked: bool) -
         found.trained += sum(bool(mask) != own for mask, own in zip(segment["loss_mask"], each.mask, strict=True))
         found.trained += sum(one != other for one, other in zip(ours, each.sampled_logprobs or (), strict=True))
         trainer = zip(each.mask, each.trainer_logprobs, ours, strict=True)
-        found.apart = max([found.apart, *(abs(one - other) for mask, one, other in trainer if mask)])
+        differences.extend(abs(one - other) for mask, one, other in trainer if mask)
+    if differences:
+        found.apart, found.mean_apart = max(differences), math.fsum(differences) / len(differences)
     return found
 
 
@@ -398,6 +419,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--weights", action="store_true", help="the model's own weights, in place of random ones")
     parser.add_argument("--by", choices=("trainer", "run"), help="(default: both)")
+    parser.add_argument(
+        "--gpu", choices=("cuda", "cpu"), help="verl's actor on a GPU; the value is where its engine generates"
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what both compute in")
     parser.add_argument("--only", choices=list(CASES), help="one case")
     parser.add_argument("--rows", type=int, default=14, help="of a step; each has 8 trajectories (default: 14)")
     return parser.parse_args()

@@ -68,10 +68,10 @@ def _joins_a_cluster(config: DictConfig) -> bool:
 
 
 def check_cpu_engine(config: DictConfig) -> None:
-    """Validate what the CPU engine computes in, and warn where the weights exceed what Ray holds in memory.
+    """Validate where our engine computes and in what, and warn where the weights exceed what Ray holds in memory.
 
     Raises:
-        ConfigError: `rollout.dtype` is not a type that the engine has.
+        ConfigError: `rollout.dtype` is not a type that the engine has, or it is to share a GPU that verl does not use.
     """
     rollout, key = config.actor_rollout_ref.rollout, "ray_kwargs.ray_init.object_store_memory"
     if rollout.name != ROLLOUT_NAME:
@@ -79,6 +79,13 @@ def check_cpu_engine(config: DictConfig) -> None:
     if rollout.dtype not in _CPU_DTYPES:
         remedy = f"one of {', '.join(_CPU_DTYPES)}"
         raise ConfigError(f"is {rollout.dtype!r}", key="actor_rollout_ref.rollout.dtype", remedy=remedy)
+    device = OmegaConf.select(rollout, f"engine_kwargs.{ROLLOUT_NAME}.device")
+    if device == "cuda" and config.trainer.device != "cuda":
+        raise ConfigError(
+            f"is 'cuda', and trainer.device is {config.trainer.device!r}",
+            key=f"actor_rollout_ref.rollout.engine_kwargs.{ROLLOUT_NAME}.device",
+            remedy="engine=transformers",
+        )
     files = Path(str(config.actor_rollout_ref.model.path)).glob("*.safetensors")
     # The trainer sends all weights as one object, in float32.
     needed = 4 * sum(math.prod(shape) for file in files for shape in _shapes(file))

@@ -69,7 +69,7 @@ def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegmen
         extra = _extra(own.pop("extra_fields"))
         if TRACE_KEY not in extra:
             continue
-        numbers = {name: tensor.cpu().numpy() for name, tensor in own.items()}
+        numbers = {name: _numbers(tensor) for name, tensor in own.items()}
         yield TrainedSegment(
             **_identity(key, extra, step),
             ids_digest=digest(numbers["prompts"], numbers["responses"]),
@@ -91,6 +91,11 @@ def dropped_segments(reasons: Mapping[str, str], step: int) -> list[TrainedSegme
         for (key, reason), extra in zip(reasons.items(), extras, strict=True)
         if TRACE_KEY in extra
     ]
+
+
+def _numbers(tensor: torch.Tensor) -> Any:
+    # numpy has no bfloat16, in which an actor's entropies may be.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def _extra(value: Any) -> dict[str, Any]:

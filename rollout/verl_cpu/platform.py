@@ -123,7 +123,7 @@ def register() -> None:
         UnsupportedVerl: verl's internals are not those of 0.9.1.
     """
     PlatformRegistry.register(platform="cpu")(CPUPlatform)
-    _register_rollouts()
+    register_rollouts(*_ROLLOUTS)
     _set_process_group_backend()
     _register_training_engine()
     # configs/engine/cpu.yaml names this interpreter by the variable: verl does not resolve interpolations in Ray's
@@ -131,11 +131,17 @@ def register() -> None:
     os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
 
 
-def _register_rollouts() -> None:
+def register_rollouts(*names: str) -> None:
+    """Make verl accept these values of `rollout.name`, on any platform. Idempotent.
+
+    Raises:
+        UnsupportedVerl: verl's internals are not those of 0.9.1.
+    """
     if not isinstance(_ROLLOUT_REGISTRY, dict) or ("sglang", "async") not in _ROLLOUT_REGISTRY:
         raise UnsupportedVerl("verl.workers.rollout.base._ROLLOUT_REGISTRY is not the table of rollout adapters")
     # The FSDP worker looks up the adapter, the trainer the replica. Both are imported at the lookup: they are heavy.
-    for name, (module, adapter, replica) in _ROLLOUTS.items():
+    for name in names:
+        module, adapter, replica = _ROLLOUTS[name]
         _ROLLOUT_REGISTRY[name, "async"] = f"{module}.{adapter}"
         RolloutReplicaRegistry.register(name, partial(_load_replica, module, replica))
 

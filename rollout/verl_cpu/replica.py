@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from rollout.verl_cpu import ROLLOUT_NAME
-from rollout.verl_cpu.server import TransformersServer
+from rollout.verl_cpu.server import ServerOptions, TransformersServer
 
 Weights = Generator[tuple[str, torch.Tensor], None, None] | AsyncGenerator[tuple[str, torch.Tensor], None]
 
@@ -38,11 +41,27 @@ class TransformersReplica(RolloutReplica):
         if self.world_size != 1:
             raise ValueError(f"{ROLLOUT_NAME} does not split a model: set tensor_model_parallel_size=1")
         name = _actor_name(self.replica_rank)
-        actor = ray.remote(self.server_class).options(name=name, num_cpus=0, max_concurrency=self.max_concurrency)
+        place = {} if ServerOptions.parse(self.config.engine_kwargs).device == "cpu" else await _beside(self.workers[0])
+        actor = ray.remote(self.server_class).options(
+            name=name, num_cpus=0, max_concurrency=self.max_concurrency, **place
+        )
         server: Any = actor.remote(self.config, self.model_config, self.replica_rank)
         await server.wake_up.remote()  # raises what the constructor raised
         self.servers = [server]
         self._server_handle, self._server_address = server, name
+
+
+async def _beside(worker: Any) -> dict[str, Any]:
+    """Options of an actor that shares a worker's GPU: Ray has given all of it to workers, as verl's pools ask."""
+    variable = get_platform().visible_devices_envvar()
+    node, visible = await worker.__ray_call__.remote(
+        lambda _: (ray.get_runtime_context().get_node_id(), os.environ[variable])
+    )
+    variables = {variable: visible, **dict.fromkeys(get_platform().ray_noset_envvars(), "1")}
+    return {
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "runtime_env": {"env_vars": variables},
+    }
 
 
 class TransformersAdapter(BaseRollout):

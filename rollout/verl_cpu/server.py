@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import numpy as np
@@ -34,6 +34,8 @@ class ServerOptions(BaseModel):
 
     engine_log: Path | None = None
     """File to which each generation appends one JSON line; None writes none."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model is; `cuda` is the GPU of the trainer's worker that sends the weights."""
 
     @classmethod
     def parse(cls, engine_kwargs: Mapping[str, Any]) -> ServerOptions:
@@ -52,13 +54,15 @@ class TransformersServer:
     def __init__(self, config: DictConfig, model_config: DictConfig, replica_rank: int) -> None:
         self._config: RolloutConfig = omega_conf_to_dataclass(config)
         model: HFModelConfig = omega_conf_to_dataclass(model_config)
+        options = ServerOptions.parse(self._config.engine_kwargs)
         self._model = AutoModelForCausalLM.from_config(model.hf_config, dtype=getattr(torch, self._config.dtype)).eval()
+        self._model.to(options.device)
         self._decoder = Decoder(self._model, max_sequences=self._config.max_num_seqs)
         self._stop_ids = frozenset() if self._config.ignore_eos else _stop_ids(model)
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length
         # Seeds for requests without one, in order of arrival: as reproducible as that order.
         self._seeds = random.Random(f"{self._config.seed}/{replica_rank}")
-        self._engine_log = ServerOptions.parse(self._config.engine_kwargs).engine_log
+        self._engine_log = options.engine_log
         if self._engine_log is not None:
             make_private(self._engine_log.parent)
         self._weights_version: int | None = None
@@ -143,7 +147,7 @@ class TransformersServer:
         async with self._decoder.changed_weights():
             pass
 
-    # No-ops: on a CPU neither weights nor KV cache make room for the trainer, and there is no profiler.
+    # No-ops: neither weights nor KV cache make room for the trainer, and there is no profiler.
 
     async def wake_up(self) -> None: ...
 

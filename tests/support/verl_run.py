@@ -63,6 +63,17 @@ def command(
     )
 
 
+def gpu_engine(generates_on: str, dtype: str) -> dict[str, object]:
+    """verl's overrides for an actor on a GPU, and an engine there or beside it on the CPU, that compute in `dtype`."""
+    short = {"float32": "fp32", "bfloat16": "bf16"}
+    return {
+        "engine": "transformers",
+        "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": short[dtype],
+        "actor_rollout_ref.rollout.dtype": dtype,
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.device": generates_on,
+    }
+
+
 def logged(home: Path) -> dict[int, dict[str, Any]]:
     """What verl's `file` logger wrote, by step."""
     lines = (home / "mcp_rollout" / "mcp_grpo.jsonl").read_text().splitlines()

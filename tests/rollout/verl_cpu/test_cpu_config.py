@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-ENGINES = ("cpu", "sglang", "sglang_cpu")
+ENGINES = ("cpu", "sglang", "sglang_cpu", "transformers")
 GIVEN = ["data.train_files=rows.parquet", "actor_rollout_ref.model.path=model"]
 
 ENGINE_KEYS = (
@@ -106,6 +106,16 @@ def test_sglang_without_a_gpu_differs_from_the_other_cpu_overlay_in_the_rollout_
         "actor_rollout_ref.rollout.free_cache_engine",
         "actor_rollout_ref.rollout.name",
         "ray_kwargs.ray_init.runtime_env.py_executable",
+    }
+
+
+def test_our_engine_on_a_gpu_differs_from_the_cpu_overlay_in_where_things_are() -> None:
+    assert different("cpu_135m", "transformers") == {
+        "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.device",
+        "ray_kwargs.ray_init.num_gpus",
+        "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES",
+        "ray_kwargs.ray_init.runtime_env.py_executable",
+        "trainer.device",
     }
 
 

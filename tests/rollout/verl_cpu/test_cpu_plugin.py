@@ -75,6 +75,46 @@ def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> N
     ]
 
 
+BESIDE = """
+import asyncio, os
+import verl
+from verl.utils.device import get_device_name
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+from verl.workers.rollout.replica import get_rollout_replica_class
+import ray
+from rollout.verl_cpu.replica import _beside
+
+class Seen:
+    def gpus(self):
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), ray.get_runtime_context().get_node_id()
+
+ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, logging_level="ERROR")
+actor = ray.remote(Seen)
+held = [actor.options(num_gpus=1).remote() for _ in range(2)]
+places = asyncio.run(asyncio.wait_for(_beside(held[1]), 60))
+beside = actor.options(num_cpus=0, **places).remote()
+print(ray.get(beside.gpus.remote()) == ray.get(held[1].gpus.remote()) != ray.get(held[0].gpus.remote()))
+ray.shutdown()
+print(get_device_name(), sorted(EngineRegistry._engines["language_model"]["fsdp2"]))
+print(get_rollout_replica_class("transformers_cpu").__name__, _ROLLOUT_REGISTRY["transformers_cpu", "async"])
+print(_ROLLOUT_REGISTRY["sglang", "async"].startswith("verl."))
+"""
+
+
+@pytest.mark.full
+def test_on_a_gpu_the_engine_alone_is_registered_and_shares_the_gpu_of_its_worker() -> None:
+    """verl detects no GPU here, so that the platform is named; Ray's GPUs are fake."""
+    modules = "rollout.verl.trainer,rollout.verl_cpu.engine"
+    found = python(BESIDE, VERL_PLATFORM="nvidia", VERL_USE_EXTERNAL_MODULES=modules, RAY_AUTH_MODE="disabled")
+    assert found.splitlines()[-4:] == [
+        "True",
+        "cuda ['cuda', 'npu']",
+        "TransformersReplica rollout.verl_cpu.replica.TransformersAdapter",
+        "True",
+    ]
+
+
 REFERENCE = """
 import torch
 import torch.distributed as dist
