@@ -50,7 +50,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part part-start part-files part-areal part-programs part-vllm part-worlds part-sglang test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
 
 install: $(VENV)/.installed
 
@@ -252,16 +252,42 @@ test-full: lint third-party doctor-servers clients programs bfcl worlds sglang v
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
-# Another part each day of what `make test` leaves out, as far as it needs nothing else installed and 8 minutes reach.
+# Another part each day of what `make test` leaves out, in about ten minutes. From day to day it is another file's turn among those that need
+# nothing else installed, as far as 8 minutes reach; on six days of a fortnight it is what has an installation of its own, or takes long in
+# one piece. Not among them, as they take longer: the demos, the pretrained one included, the `train` image (ten gigabytes), all of `doctor`'s
+# servers, AReaL's and the programs' other trainings.
 ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
 	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
 	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
 	tests/test_wheel.py
 DAY ?= $(shell date +%-j)
+FORTNIGHT := start files areal files programs files vllm files files files worlds files sglang files
+FULL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu"
 
-test-part: install third-party bfcl
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) --no-loadscope-reorder -m "full and not gpu" --minutes 8 \
-		--from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
+test-part: part-$(word $(shell expr $(DAY) % 14 + 1),$(FORTNIGHT))
+
+part-files: install third-party bfcl
+	$(FULL) --no-loadscope-reorder --minutes 8 --from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
+
+# A newcomer's way in: the page, the wheel, the images, the commands for GPUs.
+part-start: install third-party
+	$(FULL) -k "not train" tests/test_start.py tests/test_wheel.py tests/test_release.py tests/test_gpu_commands.py
+
+part-areal: install areal
+	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal -m "not full"
+	$(FULL) tests/rollout/areal/test_areal_training.py -k single_controller
+
+part-programs: install third-party clients programs
+	$(FULL) tests/rollout/programs tests/third_party/test_clients.py tests/test_examples.py -k "not demo_shows and not learning_rate"
+
+part-vllm: install vllm
+	$(FULL) tests/rollout/engines/test_vllm_rollouts.py
+
+part-worlds: install third-party worlds model
+	$(FULL) tests/mcp_servers/test_openenv.py tests/mcp_servers/test_tau3_airline.py tests/test_pretrained.py -k "not is_one_command"
+
+part-sglang: install sglang
+	$(FULL) tests/rollout/engines/test_sglang_rollouts.py tests/rollout/verl_cpu/test_sglang_server.py
 
 # The same properties with 100 times as many examples, new ones on every run.
 fuzz: install
