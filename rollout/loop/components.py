@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from statistics import fmean
+from traceback import extract_tb
 from typing import Any, cast
 
 import anyio
@@ -26,6 +28,8 @@ from rollout.errors import RewardError
 from rollout.loop.limits import cancellations
 from rollout.trace.record import Trace
 from rollout.types import FinishReason, Message
+
+_LIBRARY = str(Path(__file__).parents[1])
 
 
 def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
@@ -146,7 +150,19 @@ def users_reward(what: str, timeout_s: float, *, key: str) -> Generator[None]:
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # the boundary of a user's function
         if isinstance(error, asyncio.CancelledError) and cancellations() > requests:
             raise
-        raise RewardError(f"{what} raised {type(error).__name__}: {error}") from error
+        raise RewardError(f"{what} raised {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    """The error and where the user's code raised it. Ray's `RayTaskError` has its cause, and its traceback as text."""
+    cause: object = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        places = re.findall(r'File "(.+)", line (\d+)', str(error))
+    else:
+        cause, places = error, [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)]
+    own = [f"{file}:{line}" for file, line in places if "/lib/python" not in file and not file.startswith(_LIBRARY)]
+    text = f"{type(cause).__name__}: {cause}".rstrip(": ")
+    return f"{text} ({own[-1]})" if own else text
 
 
 async def _computed(

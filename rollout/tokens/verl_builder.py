@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
@@ -20,6 +21,7 @@ from rollout.tokens.pieces import Pieces
 from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeholders_of, with_text_tokenizer
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
+_REMEDY = "give a model directory with its tokenizer"
 _PROMPT_END = 16
 """Ids at the end of a prompt in which a template may begin a thought."""
 
@@ -204,6 +206,9 @@ def load_tokens(
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
     path = tokenizer_path or model
+    missing = "" if Path(path).is_dir() else "it is no directory here, and "  # perhaps a model's name on a hub
+    if missing and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
+        raise ConfigError("no such directory", file=path, key=key, remedy=_REMEDY)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         kind = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).model_type
@@ -213,8 +218,8 @@ def load_tokens(
         # The builder looks up the tokens that its templates need, which may be missing.
         builder = create_continuous_token_builder(tokenizer, hf_model_type=kind, chat_template_kwargs=kwargs)
     except (OSError, ValueError) as error:
-        problem = f"no tokenizer can be loaded: {str(error).splitlines()[0]}"
-        raise ConfigError(problem, file=path, key=key, remedy="give a model directory with its tokenizer") from error
+        problem = f"{missing}no tokenizer can be loaded: {str(error).splitlines()[0]}"
+        raise ConfigError(problem, file=path, key=key, remedy=_REMEDY) from error
     return ContinuousTokens(builder, tokenizer, tool_format)
 
 

@@ -36,8 +36,12 @@ def check_installed(config: DictConfig) -> None:
     if name not in LOCKED or _joins_a_cluster(config) or find_spec(name) is not None:
         return
     remedy = f"{sys.executable} -m pip install --no-deps --require-hashes -r {_LOCKS / f'{name}_gpu.txt'}"
-    if os.environ.get("VERL_PLATFORM") == "cpu":
-        remedy = f"make {name}, then start it with .venv-{name}/bin/python"
+    if os.environ.get("VERL_PLATFORM") != "cpu":
+        remedy += "; without a GPU, VERL_PLATFORM=cpu engine=cpu"
+    elif name == "sglang":
+        remedy = "make sglang in a checkout, then start it with .venv-sglang/bin/python; engine=cpu needs neither"
+    else:
+        remedy = "engine=cpu"
     raise ConfigError(f"{name} is not installed in {sys.prefix}", key=_NAME_KEY, remedy=remedy)
 
 

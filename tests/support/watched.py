@@ -18,6 +18,7 @@ class Watched:
         self.engine = engine
         self.asked = anyio.Event()
         self.name, self.notes, self.context_tokens = engine.name, engine.notes, engine.context_tokens
+        self.token_ids = engine.token_ids
 
     def tokens(self) -> TokenBuilder:
         return self.engine.tokens()

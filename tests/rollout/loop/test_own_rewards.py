@@ -23,8 +23,9 @@ from starlette.routing import Route
 from worlds import ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig
+from rollout.errors import RewardError
 from rollout.loop import rubric as rubric_module
-from rollout.loop.components import WorldScore
+from rollout.loop.components import WorldScore, users_reward
 from rollout.loop.limits import Limits
 from rollout.trace.record import StopReason, Trace
 
@@ -90,7 +91,7 @@ async def test_functions_read_trace_and_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("breaks", "raised LookupError: no such key"),
+        ("breaks", f"raised LookupError: no such key ({__file__}:"),
         ("infinite", "returned inf"),
         ("cancels_itself", "raised CancelledError"),
         ("leaves", "raised SystemExit: 3"),
@@ -100,6 +101,21 @@ async def test_a_function_without_a_number_withdraws_the_trajectory(name: str, m
     trace = await reward_of(tmp_path, functions={"mine": own(name)})
     assert trace.stop_reason is StopReason.FAILED and trace.failure is not None
     assert trace.failure.kind == "reward_error" and message in trace.failure.message
+
+
+@pytest.mark.verl
+async def test_an_error_of_another_process_is_its_cause_and_its_place() -> None:
+    """Ray's, as a reward function in a worker of verl's raises it."""
+    from ray.exceptions import RayTaskError
+
+    frames = [("/x/lib/python3.11/loop.py", 7), ("/mine/score.py", 2)]
+    text = "ray::compute_score()\n" + "".join(f'  File "{file}", line {line}, in f\n' for file, line in frames)
+    raised = RayTaskError("compute_score", text, AttributeError("no attribute 'strip'"))
+    with (
+        pytest.raises(RewardError, match=r"reward raised AttributeError: no attribute 'strip' \(/mine/score.py:2\)$"),
+        users_reward("the reward", 10, key="timeout"),
+    ):
+        raise raised.as_instanceof_cause()
 
 
 async def test_a_part_that_is_declared_and_not_sent_is_no_zero(tmp_path: Path) -> None:
