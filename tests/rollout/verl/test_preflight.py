@@ -254,6 +254,7 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
         ("actor_rollout_ref.rollout.custom.mcp.trace_dir=/proc/traces", ["/proc/traces", "trace_dir"]),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=/nowhere.yaml", ["/nowhere.yaml", "no such file"]),
         ("actor_rollout_ref.rollout.dtype=int8", ["rollout.dtype", "'int8'", "bfloat16"]),
+        ("actor_rollout_ref.model.path=/nowhere", ["/nowhere", "model.path", "no such directory"]),
         (
             "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.device=cuda",
             ["transformers_cpu.device", "'cpu'", "engine=transformers"],
