@@ -64,6 +64,7 @@ async def check_environment(environment: Environment, options: Options = Options
     What breaks in a server becomes a clause that fails. Servers may hang as long as the configuration's bounds allow.
 
     Raises:
+        ConfigError: a task of the environment's file cannot be read or played there, as `environment_tasks` says it.
         ExceptionGroup, BaseException: defects of this program only.
     """
     results: list[ClauseResult] = []
@@ -113,6 +114,8 @@ async def _result(clause: Clause, examine: Examine, setup: CheckSetup) -> Clause
     except ClauseUntested as reason:
         return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
     except (ClauseFailed, ConfigError, GatewayError) as problem:
+        if clause is Clause.TASKS and isinstance(problem, ConfigError):
+            raise  # the file's own faults, each with its line and remedy
         owner = _owner(problem)
         blames = None if owner is clause else owner
         remedy = None

@@ -204,10 +204,16 @@ def test_check_env_examines_the_tasks_of_a_file() -> None:
     assert clauses["tasks"]["said"] == "2 in the file, 1 of which repeat the prompt of another"
     assert clauses["score"]["said"] == "tasks with checks: 2; all of a task's hold before any turn in 1"
     assert clauses["reset"]["outcome"] == clauses["isolation"]["outcome"] == "holds"
-    broken = tasks({"prompt": "1?", "answer": "x", "setup": [{"name": "wipe"}]})
-    report = json.loads(called("check-env", "--tasks", broken, "--json", status=1).stdout)
-    clauses = {clause["clause"]: clause for clause in report["clauses"]}
-    assert "line 1: setup.0: unknown tool 'wipe'" in clauses["tasks"]["said"]
+
+
+def test_check_env_plays_nothing_of_a_faulty_file_and_names_its_lines_as_run_does() -> None:
+    for row, fault in (
+        ({"answer": "x", "tools": ["wrte"]}, "tools: unknown tool 'wrte' (did you mean 'write'?)"),
+        ({"answr": "x"}, "answr: unknown key (did you mean 'answer'?)"),
+    ):
+        file = tasks({"prompt": "1?", "answer": "x"}, {"prompt": "2?", **row})
+        for command in (("check-env", "--json"), ("run", "--engine", "none", "--out", "out")):
+            assert refusal(command[0], "--tasks", file, *command[1:]) == [f"tasks.jsonl: line 2: {fault}"]
 
 
 def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
