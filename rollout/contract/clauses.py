@@ -14,7 +14,7 @@ from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
-from rollout.contract.play import CheckSetup, difference, neutral
+from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
 from rollout.environment.harness import ALL, SPLITS, list_tasks
 from rollout.environment.rows import environment_tasks
@@ -34,8 +34,17 @@ _ARGUMENTS = {
 """Arguments by which a tool is recognised as a harness tool that lost its mark; a name alone proves too little."""
 
 
+_SHOWN = 5
+"""The most tasks that one observation names."""
+_PREPARE = "correct that `setup`: in a world just made, each call must succeed and return what the task says"
+
+
 class ClauseFailed(Exception):
-    """The clause is not kept; `str()` is the observation."""
+    """The clause is not kept; `str()` is the observation, `remedy` replaces that of the clause."""
+
+    def __init__(self, problem: str, *, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(problem)
 
 
 class ClauseUntested(Exception):
@@ -103,6 +112,31 @@ async def tasks(setup: CheckSetup) -> str:
     if shared := listed["train"] & listed["test"]:
         raise ClauseFailed(f"{len(shared)} tasks are in both splits, for example {sorted(shared)[0]}")
     return ", ".join(f"{len(found)} {split}" for split, found in listed.items())
+
+
+async def setups(setup: CheckSetup) -> str:
+    """Prepare the world of each task to play, once.
+
+    Raises:
+        ClauseFailed: calls of a task's `setup` fail; they are in `setup.unprepared` from now on.
+    """
+    for item in setup.items:
+        try:
+            async with setup.lease(item):
+                pass
+        except SetupFailed as problem:
+            setup.unprepared.append(str(problem))
+        except GatewayError:  # of the reset, or of a server that ended: the clauses that play the task say so
+            pass
+    if setup.unprepared:
+        raise ClauseFailed("\n".join(first_of(setup.unprepared)), remedy=_PREPARE)
+    return "all prepared"
+
+
+def first_of(texts: Sequence[str]) -> list[str]:
+    """The first few, and the number of the others."""
+    more = len(texts) - _SHOWN
+    return [*texts[:_SHOWN], *([f"and {more} more"] if more > 0 else ())]
 
 
 async def opening(setup: CheckSetup) -> str:

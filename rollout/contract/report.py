@@ -33,7 +33,7 @@ PROMISES: dict[Clause, str] = {
     Clause.STARTS: "every server starts and lists its tools",
     Clause.ROLES: "the servers that play the user, keep the score and list the tasks have the tools for it",
     Clause.HIDDEN: "the policy neither sees nor reaches a harness tool",
-    Clause.TASKS: "tasks lists at most `limit` distinct tasks, the same ones again, none in both splits",
+    Clause.TASKS: "tasks lists at most `limit` distinct tasks, the same ones again, none in both splits; `setup` works",
     Clause.RESET: "the same task and seed give the same world, again and in another process",
     Clause.OPENING: "start gives the opening message of the task's row, again and again",
     Clause.REPLY: "a repeated seq gives the same reply and moves nothing, a jump is refused, and the user ends it",

@@ -216,6 +216,20 @@ def test_check_env_plays_nothing_of_a_faulty_file_and_names_its_lines_as_run_doe
             assert refusal(command[0], "--tasks", file, *command[1:]) == [f"tasks.jsonl: line 2: {fault}"]
 
 
+def test_check_env_says_once_with_its_line_that_a_setup_fails() -> None:
+    file = tasks(
+        {"prompt": "1?", "answer": "x"}, {"prompt": "2?", "answer": "x", "setup": [WRITE, {**READ, "returns": "2"}]}
+    )
+    report = json.loads(called("check-env", "--tasks", file, "--json", status=1).stdout)
+    clauses = {clause["clause"]: clause for clause in report["clauses"]}
+    said = "tasks.jsonl: line 2: setup.1: read answers with what is not '2': one"
+    assert report["failed"] == ["tasks"] and clauses["tasks"]["said"] == said
+    assert "correct that `setup`" in clauses["tasks"]["remedy"]
+    untried = [clauses[clause]["said"] for clause in ("reset", "isolation")]
+    assert untried == ["because tasks fails: a task to play has no world"] * 2
+    assert clauses["release"]["outcome"] == "holds"  # plays the first task only
+
+
 def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
     file = tasks({**GSM8K, "setup": [WRITE], "check": [READ], "tools": ["read"]}, {**GSM8K, "id": "b", "seed": 3})
     called("data", "--tasks", file, "-o", "rows.parquet")
