@@ -14,9 +14,10 @@ from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
-from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral
+from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral, place
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from rollout.environment.harness import ALL, SPLITS, list_tasks
+from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks
 from rollout.environment.task import question
 from rollout.environment.validation import missing_roles
@@ -37,6 +38,10 @@ _ARGUMENTS = {
 _SHOWN = 5
 """The most tasks that one observation names."""
 _PREPARE = "correct that `setup`: in a world just made, each call must succeed and return what the task says"
+
+_CHECK = (
+    "change `check` so that it is false at the start, give a `setup` that makes it false, or ask for an `answer` too"
+)
 
 
 class ClauseFailed(Exception):
@@ -273,7 +278,7 @@ async def score(setup: CheckSetup) -> str:
 async def _checks(setup: CheckSetup) -> str:
     """Make the tasks' checks in worlds that no policy has touched; empty where there are none."""
     checked = [item for item in setup.items if item.check]
-    held = 0
+    held: list[ListedTask] = []
     for item in checked:
         async with setup.lease(item) as session:
             one, other = [
@@ -281,8 +286,17 @@ async def _checks(setup: CheckSetup) -> str:
                 for _ in range(2)
             ]
         expect_same(one, other, f"task {item.task!r}: what the checks return, asked twice,")
-        held += all(holds for holds, _ in one)
-    return f"tasks with checks: {len(checked)}; all of a task's hold before any turn in {held}" if checked else ""
+        if all(holds for holds, _ in one):
+            held.append(item)
+    config = setup.environment.reward
+    checks, answers, solved = map(config.weight, (Component.CHECKS, Component.EXACT_MATCH, Component.SOLVED))
+    # Where a server scores, checks may be conditions beside what the task is about; and so where an answer counts.
+    if config.server is None and max(checks, solved) > 0:
+        answer_counts = max(answers, solved) > 0
+        if paid := [place(item) for item in held if not (item.answer and answer_counts)]:
+            problem = "all checks hold before any turn, so that doing nothing is rewarded: "
+            raise ClauseFailed(problem + "; ".join(first_of(paid)), remedy=_CHECK)
+    return f"tasks with checks: {len(checked)}; all of a task's hold before any turn in {len(held)}" if checked else ""
 
 
 async def _checked_score(setup: CheckSetup, session: Session, messages: Sequence[Message], server: str) -> Score:

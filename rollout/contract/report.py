@@ -38,7 +38,8 @@ PROMISES: dict[Clause, str] = {
     Clause.OPENING: "start gives the opening message of the task's row, again and again",
     Clause.REPLY: "a repeated seq gives the same reply and moves nothing, a jump is refused, and the user ends it",
     Clause.ELICIT: "a question's answer has an action, and a repeated seq gives the same",
-    Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again",
+    Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again; "
+    "a task's checks do not all hold at the start",
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.FALSE_PASSES: "no change to the expert's trajectory raises its reward",
     Clause.MUTATIONS: "the expert earns as much with other tool names, descriptions and schemas",

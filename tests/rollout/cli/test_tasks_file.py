@@ -197,7 +197,9 @@ def test_a_world_whose_preparation_returns_something_else_is_withdrawn() -> None
 
 
 def test_check_env_examines_the_tasks_of_a_file() -> None:
-    file = tasks({"prompt": "1?", "setup": [WRITE], "check": [READ]}, {"prompt": " 1? ", "check": [READ]})
+    file = tasks(
+        {"prompt": "1?", "answer": "x", "setup": [WRITE], "check": [READ]}, {"prompt": " 1? ", "check": [READ]}
+    )
     report = json.loads(called("check-env", "--tasks", file, "--json").stdout)
     clauses = {clause["clause"]: clause for clause in report["clauses"]}
     assert report["keeps_the_contract"], report["failed"]
@@ -214,6 +216,22 @@ def test_check_env_plays_nothing_of_a_faulty_file_and_names_its_lines_as_run_doe
         file = tasks({"prompt": "1?", "answer": "x"}, {"prompt": "2?", **row})
         for command in (("check-env", "--json"), ("run", "--engine", "none", "--out", "out")):
             assert refusal(command[0], "--tasks", file, *command[1:]) == [f"tasks.jsonl: line 2: {fault}"]
+
+
+def test_a_task_whose_checks_hold_from_the_start_fails_unless_more_is_asked_or_checks_earn_nothing() -> None:
+    held = {"setup": [WRITE], "check": [READ]}
+    file = tasks({"prompt": "1?", "answer": "x", **held}, {"prompt": "2?", **held}, {"prompt": "3?", "check": [READ]})
+    report = json.loads(called("check-env", "--tasks", file, "--json", status=1).stdout)
+    clauses = {clause["clause"]: clause for clause in report["clauses"]}
+    said = "all checks hold before any turn, so that doing nothing is rewarded: tasks.jsonl: line 2"
+    assert report["failed"] == ["score"] and clauses["score"]["said"] == said
+    assert clauses["score"]["remedy"].startswith("change `check` so that it is false at the start")
+    made = {"servers": "servers.json", "tasks": {"file": "tasks.jsonl"}}
+    for weights, status in (({"exact_match": 1}, 0), ({"checks": 1}, 1), ({"checks": 1, "solved": 0}, 1)):
+        Path("own.yaml").write_text(json.dumps(made | {"reward": {"weights": weights}}))
+        tasks({"prompt": "1?", "answer": "x", **held}, {"prompt": "2?", "answer": "x", "check": [READ]})
+        done = CliRunner().invoke(app, ["check-env", "own.yaml", "--json"])
+        assert done.exit_code == status, (weights, done.output)
 
 
 def test_check_env_says_once_with_its_line_that_a_setup_fails() -> None:
