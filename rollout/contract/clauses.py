@@ -38,7 +38,6 @@ _ARGUMENTS = {
 _SHOWN = 5
 """The most tasks that one observation names."""
 _PREPARE = "correct that `setup`: in a world just made, each call must succeed and return what the task says"
-
 _CHECK = (
     "change `check` so that it is false at the start, give a `setup` that makes it false, or ask for an `answer` too"
 )

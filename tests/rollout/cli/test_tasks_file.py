@@ -246,6 +246,10 @@ def test_check_env_says_once_with_its_line_that_a_setup_fails() -> None:
     untried = [clauses[clause]["said"] for clause in ("reset", "isolation")]
     assert untried == ["because tasks fails: a task to play has no world"] * 2
     assert clauses["release"]["outcome"] == "holds"  # plays the first task only
+    many = tasks(*({"prompt": f"{number}?", "answer": "x", "setup": [READ]} for number in range(7)))
+    report = json.loads(called("check-env", "--tasks", many, "-n", 7, "--json", status=1).stdout)
+    (said,) = (clause["said"] for clause in report["clauses"] if clause["outcome"] == "fails")
+    assert said.count("setup.0: read answers with an error") == 5 and said.endswith("\nand 2 more")
 
 
 def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
