@@ -133,7 +133,7 @@ def init(
 
 
 async def _examples(environment: Environment, target: Target) -> list[dict[str, Any]]:
-    """Three tasks that can be played at once: two with an answer, and one with a check if a tool suits it."""
+    """Three tasks that can be played at once, all with an answer, and one with a check too if a tool suits it."""
     # Errors name the user's file: the copy is gone when they are read.
     async with opened(environment, name=environment.name, source=target.source, key=target.key) as gateway:
         tools = policy_tools(gateway.catalogue)
@@ -146,8 +146,9 @@ async def _examples(environment: Environment, target: Target) -> list[dict[str, 
         for tool in tools:
             if tool.read_only and not tool.input_schema.get("required") and (text := await _same(gateway, tool)):
                 check = {"name": tool.exposed_name, "returns": text, "match": "exact"}
-                prompt = f"Call {tool.exposed_name}, and leave everything as it is."
-                return [*examples, {"prompt": prompt, "check": [check]}]
+                # With an answer, since the check holds from the start: doing nothing is not to be the whole reward.
+                prompt = f"Call {tool.exposed_name}, leave everything as it is, and answer with the tool's name."
+                return [*examples, {"prompt": prompt, "answer": tool.exposed_name, "check": [check]}]
         return [*examples, {"prompt": "What is the name of your last tool?", "answer": tools[-1].exposed_name}]
 
 

@@ -10,7 +10,7 @@ from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessEr
 from gateway.types import Role
 from rollout.contract import clauses, mutations, world_clauses
 from rollout.contract.clauses import ClauseFailed, ClauseUntested
-from rollout.contract.play import CheckSetup
+from rollout.contract.play import CheckSetup, SetupFailed
 from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
 from rollout.environment.config import Environment
 from rollout.environment.harness import ALL, ListedTask
@@ -64,6 +64,7 @@ async def check_environment(environment: Environment, options: Options = Options
     What breaks in a server becomes a clause that fails. Servers may hang as long as the configuration's bounds allow.
 
     Raises:
+        ConfigError: a task of the environment's file cannot be read or played there, as `environment_tasks` says it.
         ExceptionGroup, BaseException: defects of this program only.
     """
     results: list[ClauseResult] = []
@@ -93,6 +94,9 @@ async def check_environment(environment: Environment, options: Options = Options
                 setup.items = await _items(setup, options)
             except GatewayError as error:
                 return report(f"there is no task to play: {error}")
+            prepared = await _result(Clause.TASKS, clauses.setups, setup)
+            if prepared.outcome is Outcome.FAILS:
+                results.append(prepared)  # in the place of what the list of tasks gave
             for clause, examine in _WITH_TASKS.items():
                 if clause not in unasked:
                     results.append(await _result(clause, examine, setup))
@@ -112,10 +116,19 @@ async def _result(clause: Clause, examine: Examine, setup: CheckSetup) -> Clause
         return ClauseResult(clause=clause, outcome=Outcome.HOLDS, said=await examine(setup))
     except ClauseUntested as reason:
         return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
+    except SetupFailed as problem:
+        if setup.unprepared:
+            said = f"because {Clause.TASKS} fails: a task to play has no world"
+            return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
+        # What succeeds in a first world and fails in a later one depends on more than the task.
+        blames = None if clause is Clause.RESET else Clause.RESET
+        return ClauseResult(clause=clause, outcome=Outcome.FAILS, said=str(problem), blames=blames)
     except (ClauseFailed, ConfigError, GatewayError) as problem:
+        if clause is Clause.TASKS and isinstance(problem, ConfigError):
+            raise  # the file's own faults, each with its line and remedy
         owner = _owner(problem)
         blames = None if owner is clause else owner
-        remedy = None
+        remedy = problem.remedy if isinstance(problem, ClauseFailed) else None
         if isinstance(problem, DeliveryUnknown | WorldLost):
             remedy = SERVER_ENDED
         elif isinstance(problem, HarnessError) and problem.refused and _RAISED.search(str(problem)):

@@ -14,9 +14,10 @@ from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
-from rollout.contract.play import CheckSetup, difference, neutral
+from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral, place
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from rollout.environment.harness import ALL, SPLITS, list_tasks
+from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks
 from rollout.environment.task import question
 from rollout.environment.validation import missing_roles
@@ -34,8 +35,20 @@ _ARGUMENTS = {
 """Arguments by which a tool is recognised as a harness tool that lost its mark; a name alone proves too little."""
 
 
+_SHOWN = 5
+"""The most tasks that one observation names."""
+_PREPARE = "correct that `setup`: in a world just made, each call must succeed and return what the task says"
+_CHECK = (
+    "change `check` so that it is false at the start, give a `setup` that makes it false, or ask for an `answer` too"
+)
+
+
 class ClauseFailed(Exception):
-    """The clause is not kept; `str()` is the observation."""
+    """The clause is not kept; `str()` is the observation, `remedy` replaces that of the clause."""
+
+    def __init__(self, problem: str, *, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(problem)
 
 
 class ClauseUntested(Exception):
@@ -103,6 +116,31 @@ async def tasks(setup: CheckSetup) -> str:
     if shared := listed["train"] & listed["test"]:
         raise ClauseFailed(f"{len(shared)} tasks are in both splits, for example {sorted(shared)[0]}")
     return ", ".join(f"{len(found)} {split}" for split, found in listed.items())
+
+
+async def setups(setup: CheckSetup) -> str:
+    """Prepare the world of each task to play, once.
+
+    Raises:
+        ClauseFailed: calls of a task's `setup` fail; they are in `setup.unprepared` from now on.
+    """
+    for item in setup.items:
+        try:
+            async with setup.lease(item):
+                pass
+        except SetupFailed as problem:
+            setup.unprepared.append(str(problem))
+        except GatewayError:  # of the reset, or of a server that ended: the clauses that play the task say so
+            pass
+    if setup.unprepared:
+        raise ClauseFailed("\n".join(first_of(setup.unprepared)), remedy=_PREPARE)
+    return "all prepared"
+
+
+def first_of(texts: Sequence[str]) -> list[str]:
+    """The first few, and the number of the others."""
+    more = len(texts) - _SHOWN
+    return [*texts[:_SHOWN], *([f"and {more} more"] if more > 0 else ())]
 
 
 async def opening(setup: CheckSetup) -> str:
@@ -239,7 +277,7 @@ async def score(setup: CheckSetup) -> str:
 async def _checks(setup: CheckSetup) -> str:
     """Make the tasks' checks in worlds that no policy has touched; empty where there are none."""
     checked = [item for item in setup.items if item.check]
-    held = 0
+    held: list[ListedTask] = []
     for item in checked:
         async with setup.lease(item) as session:
             one, other = [
@@ -247,8 +285,17 @@ async def _checks(setup: CheckSetup) -> str:
                 for _ in range(2)
             ]
         expect_same(one, other, f"task {item.task!r}: what the checks return, asked twice,")
-        held += all(holds for holds, _ in one)
-    return f"tasks with checks: {len(checked)}; all of a task's hold before any turn in {held}" if checked else ""
+        if all(holds for holds, _ in one):
+            held.append(item)
+    config = setup.environment.reward
+    checks, answers, solved = map(config.weight, (Component.CHECKS, Component.EXACT_MATCH, Component.SOLVED))
+    # Where a server scores, checks may be conditions beside what the task is about; and so where an answer counts.
+    if config.server is None and max(checks, solved) > 0:
+        answer_counts = max(answers, solved) > 0
+        if paid := [place(item) for item in held if not (item.answer and answer_counts)]:
+            problem = "all checks hold before any turn, so that doing nothing is rewarded: "
+            raise ClauseFailed(problem + "; ".join(first_of(paid)), remedy=_CHECK)
+    return f"tasks with checks: {len(checked)}; all of a task's hold before any turn in {len(held)}" if checked else ""
 
 
 async def _checked_score(setup: CheckSetup, session: Session, messages: Sequence[Message], server: str) -> Score:

@@ -13,7 +13,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from gateway.connection.connection import Connection
-from gateway.errors import ServesWorlds
+from gateway.errors import HarnessError, ServesWorlds
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult
@@ -22,6 +22,7 @@ from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
+from rollout.environment.task_file import FileTask
 from rollout.loop.world_calls import prepare
 from rollout.types import Message, shared_beginning
 from rollout.volatile import VOLATILE
@@ -31,6 +32,10 @@ _READS = 12
 _RANDOM_CALLS = 6
 _SHOWN = 120
 """Characters shown of each of two texts that differ."""
+
+
+class SetupFailed(Exception):
+    """A call of a task's `setup` failed; `str()` names the task, the call and what the server says."""
 
 
 class Play:
@@ -124,6 +129,8 @@ class CheckSetup:
     """The same servers, started a second time."""
     items: list[ListedTask] = field(default_factory=list[ListedTask])
     """Tasks to play, from the test split first; not empty once the clause `tasks` has been examined."""
+    unprepared: list[str] = field(default_factory=list[str])
+    """Of those, what `SetupFailed` says in a first trajectory."""
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
     mutations: int = 0
@@ -133,14 +140,14 @@ class CheckSetup:
 
     @asynccontextmanager
     async def lease(self, item: ListedTask | None, gateway: Gateway | None = None) -> AsyncGenerator[Session]:
-        """A session whose servers are reset to the task; no reset where it is None."""
+        """A session whose servers are reset to the task, and its world prepared; neither where it is None."""
         # The reset is made here and not by the lease, so that a failed reset is not taken for a failed lease.
         chosen, seed = gateway or self.gateway, item.seed if item else 0
         async with chosen.lease(trajectory=f"check-{uuid4().hex}", task=None, seed=seed) as session:
             try:
                 if item is not None:
                     await session.reset(item.task)
-                    await prepare(session, item.setup)
+                    await _prepare(session, item)
                 yield session
             finally:
                 for server in self.environment.servers:
@@ -151,7 +158,7 @@ class CheckSetup:
         """Reset a session in the middle of its trajectory, and prepare the task's world again if that removed it."""
         await session.reset(item.task)
         if any(session.has(Role.RESET, server) for server in self.environment.servers):
-            await prepare(session, item.setup)
+            await _prepare(session, item)
 
     async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
         """Return the expert's turns; None if there is no expert."""
@@ -177,6 +184,18 @@ class CheckSetup:
             play = await self.play(session, item)
             await play.finish()
             return await self.outcome(play)
+
+
+async def _prepare(session: Session, item: ListedTask) -> None:
+    try:
+        await prepare(session, item.setup)
+    except HarnessError as error:
+        raise SetupFailed(f"{place(item)}: {error.problem}") from error
+
+
+def place(item: ListedTask) -> str:
+    """Where a task is in its file; its name where it is in none."""
+    return item.where if isinstance(item, FileTask) else f"task {item.task!r}"
 
 
 def neutral(session: Session, text: str) -> str:

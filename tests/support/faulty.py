@@ -47,7 +47,8 @@ def create(fault: str) -> MCPServer:
             raise ToolError("there is nothing to add")
         world(ctx)["sum"] += number if unit == "piece" else 12 * number
         meta = {"mcp-rollout/reward": 0.1} if fault == "pays_by_the_call" else None
-        return CallToolResult(content=[TextContent(type="text", text=str(world(ctx)["sum"]))], _meta=meta)
+        told = next(ticks) if fault == "adds_on" else world(ctx)["sum"]
+        return CallToolResult(content=[TextContent(type="text", text=str(told))], _meta=meta)
 
     @server.tool(annotations=read)
     async def total(ctx: Context) -> int:

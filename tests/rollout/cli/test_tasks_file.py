@@ -197,17 +197,59 @@ def test_a_world_whose_preparation_returns_something_else_is_withdrawn() -> None
 
 
 def test_check_env_examines_the_tasks_of_a_file() -> None:
-    file = tasks({"prompt": "1?", "setup": [WRITE], "check": [READ]}, {"prompt": " 1? ", "check": [READ]})
+    file = tasks(
+        {"prompt": "1?", "answer": "x", "setup": [WRITE], "check": [READ]}, {"prompt": " 1? ", "check": [READ]}
+    )
     report = json.loads(called("check-env", "--tasks", file, "--json").stdout)
     clauses = {clause["clause"]: clause for clause in report["clauses"]}
     assert report["keeps_the_contract"], report["failed"]
     assert clauses["tasks"]["said"] == "2 in the file, 1 of which repeat the prompt of another"
     assert clauses["score"]["said"] == "tasks with checks: 2; all of a task's hold before any turn in 1"
     assert clauses["reset"]["outcome"] == clauses["isolation"]["outcome"] == "holds"
-    broken = tasks({"prompt": "1?", "answer": "x", "setup": [{"name": "wipe"}]})
-    report = json.loads(called("check-env", "--tasks", broken, "--json", status=1).stdout)
+
+
+def test_check_env_plays_nothing_of_a_faulty_file_and_names_its_lines_as_run_does() -> None:
+    for row, fault in (
+        ({"answer": "x", "tools": ["wrte"]}, "tools: unknown tool 'wrte' (did you mean 'write'?)"),
+        ({"answr": "x"}, "answr: unknown key (did you mean 'answer'?)"),
+    ):
+        file = tasks({"prompt": "1?", "answer": "x"}, {"prompt": "2?", **row})
+        for command in (("check-env", "--json"), ("run", "--engine", "none", "--out", "out")):
+            assert refusal(command[0], "--tasks", file, *command[1:]) == [f"tasks.jsonl: line 2: {fault}"]
+
+
+def test_a_task_whose_checks_hold_from_the_start_fails_unless_more_is_asked_or_checks_earn_nothing() -> None:
+    held = {"setup": [WRITE], "check": [READ]}
+    file = tasks({"prompt": "1?", "answer": "x", **held}, {"prompt": "2?", **held}, {"prompt": "3?", "check": [READ]})
+    report = json.loads(called("check-env", "--tasks", file, "--json", status=1).stdout)
     clauses = {clause["clause"]: clause for clause in report["clauses"]}
-    assert "line 1: setup.0: unknown tool 'wipe'" in clauses["tasks"]["said"]
+    said = "all checks hold before any turn, so that doing nothing is rewarded: tasks.jsonl: line 2"
+    assert report["failed"] == ["score"] and clauses["score"]["said"] == said
+    assert clauses["score"]["remedy"].startswith("change `check` so that it is false at the start")
+    made = {"servers": "servers.json", "tasks": {"file": "tasks.jsonl"}}
+    for weights, status in (({"exact_match": 1}, 0), ({"checks": 1}, 1), ({"checks": 1, "solved": 0}, 1)):
+        Path("own.yaml").write_text(json.dumps(made | {"reward": {"weights": weights}}))
+        tasks({"prompt": "1?", "answer": "x", **held}, {"prompt": "2?", "answer": "x", "check": [READ]})
+        done = CliRunner().invoke(app, ["check-env", "own.yaml", "--json"])
+        assert done.exit_code == status, (weights, done.output)
+
+
+def test_check_env_says_once_with_its_line_that_a_setup_fails() -> None:
+    file = tasks(
+        {"prompt": "1?", "answer": "x"}, {"prompt": "2?", "answer": "x", "setup": [WRITE, {**READ, "returns": "2"}]}
+    )
+    report = json.loads(called("check-env", "--tasks", file, "--json", status=1).stdout)
+    clauses = {clause["clause"]: clause for clause in report["clauses"]}
+    said = "tasks.jsonl: line 2: setup.1: read answers with what is not '2': one"
+    assert report["failed"] == ["tasks"] and clauses["tasks"]["said"] == said
+    assert "correct that `setup`" in clauses["tasks"]["remedy"]
+    untried = [clauses[clause]["said"] for clause in ("reset", "isolation")]
+    assert untried == ["because tasks fails: a task to play has no world"] * 2
+    assert clauses["release"]["outcome"] == "holds"  # plays the first task only
+    many = tasks(*({"prompt": f"{number}?", "answer": "x", "setup": [READ]} for number in range(7)))
+    report = json.loads(called("check-env", "--tasks", many, "-n", 7, "--json", status=1).stdout)
+    (said,) = (clause["said"] for clause in report["clauses"] if clause["outcome"] == "fails")
+    assert said.count("setup.0: read answers with an error") == 5 and said.endswith("\nand 2 more")
 
 
 def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:

@@ -303,6 +303,15 @@ def test_of_a_foreign_server_ids_count_as_equal_and_only_the_tasks_tools_are_cal
     assert not failed or "(stamp).content" in said(report, Clause.RESET)
 
 
+def test_a_setup_that_only_a_first_world_takes_breaks_reset() -> None:
+    setup = ({"name": "add", "arguments": {"number": 1}, "returns": "0"},)
+    once = ListedTask.model_validate({"task": "x", "seed": 3, "setup": setup})
+    report = examined(environment("adds_on"), task=once)
+    assert report.failed == [Clause.RESET], report.results
+    assert said(report, Clause.RESET) == "task 'x': setup.0: add answers with what is not '0': 1"
+    assert said(report, Clause.ISOLATION).startswith("because reset fails: ")
+
+
 def test_two_long_texts_are_shown_where_they_part() -> None:
     one, other = "x" * 500 + "left" + "y" * 500, "x" * 500 + "right" + "y" * 500
     found = difference({"a": one}, {"a": other})
