@@ -50,7 +50,7 @@ WORKERS ?= 2
 # A file in one process, and at the end what took longest.
 PYTEST := --dist loadfile --durations 40
 
-.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part part-start part-files part-areal part-programs part-vllm part-worlds part-sglang test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
+.PHONY: install third-party doctor-servers clients programs bfcl sglang vllm locks areal bench-peers worlds demo demo-control demo-areal experiment experiment-async docs test test-part part-start part-files part-long part-areal part-programs part-vllm part-worlds part-sglang test-full test-wheel wheel lint bench bench-faults reliability clean fuzz demo-program model demo-pretrained
 
 install: $(VENV)/.installed
 
@@ -252,22 +252,29 @@ test-full: lint third-party doctor-servers clients programs bfcl worlds sglang v
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "not gpu" --timeout 1800
 	$(AREAL_VENV)/bin/python -m pytest tests/rollout/areal
 
-# Another part each day of what `make test` leaves out, in about ten minutes. From day to day it is another file's turn among those that need
-# nothing else installed, as far as 8 minutes reach; on six days of a fortnight it is what has an installation of its own, or takes long in
-# one piece. Not among them, as they take longer: the demos, the pretrained one included, the `train` image (ten gigabytes), all of `doctor`'s
-# servers, AReaL's and the programs' other trainings.
+# Another part each day of what `make test` leaves out, in about ten minutes after what it installs. From day to day it is another file's turn
+# among those that need nothing else installed, as far as 8 minutes reach; on the other days of a fortnight it is what has an installation of
+# its own, or takes long in one piece. `long` is another FILE[:WORD] of LONG in each fortnight; one that takes up to half an hour.
 ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
 	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
 	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
 	tests/test_wheel.py
 DAY ?= $(shell date +%-j)
-FORTNIGHT := start files areal files programs files vllm files files files worlds files sglang files
+FORTNIGHT := start long areal files programs files vllm files long files worlds files sglang files
+LONG := $(foreach run,0 1 2 3 4 5 6 7 8 9,tests/third_party/test_doctor.py:$(run)) tests/test_examples.py:gets_better \
+	tests/test_examples.py:learning_rate tests/test_release.py:train tests/test_pretrained.py:is_one_command \
+	tests/rollout/verl/test_program_training.py:openai_agents_chat tests/rollout/verl/test_program_training.py:codex \
+	tests/rollout/verl/test_program_training.py:claude_code tests/rollout/verl_cpu/test_sglang_training.py \
+	tests/rollout/areal/test_areal_training.py tests/rollout/areal/test_learning.py tests/rollout/areal/test_single_controller.py
 FULL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu"
 
 test-part: part-$(word $(shell expr $(DAY) % 14 + 1),$(FORTNIGHT))
 
 part-files: install third-party bfcl
 	$(FULL) --no-loadscope-reorder --minutes 8 --from-file $$((3 * $(DAY))) $(addprefix --ignore ,$(ELSEWHERE))
+
+part-long: install third-party doctor-servers clients programs model sglang areal
+	$(FULL) $(subst :, -k ,$(word $(shell expr \( $(DAY) / 14 \* 2 + $(DAY) % 14 / 8 \) % $(words $(LONG)) + 1),$(LONG)))
 
 # A newcomer's way in: the page, the wheel, the images, the commands for GPUs.
 part-start: install third-party
