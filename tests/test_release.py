@@ -72,3 +72,9 @@ def test_a_workflow_calls_targets_of_the_makefile(path: Path) -> None:
     called = {word for run in runs if run.startswith("make ") for word in run.split()[1:] if "=" not in word}
     assert called and called <= targets
     assert all(job["timeout-minutes"] for job in jobs.values())
+
+
+def test_a_link_in_the_repository_leads_to_a_file_of_it() -> None:
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    links = [ROOT / line.split("\t")[1] for line in listed.splitlines() if line.startswith("120000")]
+    assert links and all(link.exists() and link.resolve().is_relative_to(ROOT) for link in links)
