@@ -254,7 +254,7 @@ test-full: lint third-party doctor-servers clients programs bfcl worlds sglang v
 
 # Another part each day of what `make test` leaves out, in about ten minutes after what it installs. From day to day it is another file's turn
 # among those that need nothing else installed, as far as 8 minutes reach; on the other days of a fortnight it is what has an installation of
-# its own, or takes long in one piece. `long` is another FILE[:WORD] of LONG in each fortnight; one that takes up to half an hour.
+# its own, or takes long in one piece. `long` is another FILE[:WORD] of LONG on each of its days, of up to half an hour.
 ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
 	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
 	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \

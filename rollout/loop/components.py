@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import os
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from rollout.loop.limits import cancellations
 from rollout.trace.record import Trace
 from rollout.types import FinishReason, Message
 
-_LIBRARY = str(Path(__file__).parents[1])
+_LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
