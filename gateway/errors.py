@@ -62,6 +62,13 @@ class ConfigError(CodedError, ValueError):
         super().__init__((f"{where}: " if where else "") + problem + (f" ({remedy})" if remedy else ""))
 
 
+def not_written(error: OSError, file: str | Path, key: str | None = None) -> ConfigError:
+    """The error of a file or directory that a command was to write; `key` is the option that names it."""
+    return ConfigError(
+        f"cannot be written: {error.strerror or error}", file=file, key=key, remedy="choose another place"
+    )
+
+
 class InvalidValue(ValueError):
     """Raised by pydantic validators that know the remedy too; `gateway.config` turns it into a `ConfigError`."""
 

@@ -19,7 +19,7 @@ import yaml
 from gateway.catalogue.hidden_text import Budget, plain
 from gateway.catalogue.names import Catalogue, policy_tools
 from gateway.config.mapping_file import read_mapping
-from gateway.errors import ConfigError, Faults, raise_all
+from gateway.errors import ConfigError, Faults, not_written, raise_all
 from gateway.private_files import replacing
 from gateway.schemas.projection import verl_parameters
 from gateway.types import ToolDefinition
@@ -90,7 +90,7 @@ def write_lock(path: str | Path, entries: Sequence[Mapping[str, Any]]) -> None:
         with replacing(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", file=path, remedy="choose another place") from error
+        raise not_written(error, path) from error
 
 
 def read_lock(path: str | Path) -> list[LockEntry]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
-from gateway.errors import ConfigError
+from gateway.errors import not_written
 
 
 @contextmanager
@@ -31,6 +31,4 @@ def new_directory(target: Path) -> Generator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror or error}", file=target, key="--out", remedy="choose another place"
-        ) from error
+        raise not_written(error, target, "--out") from error

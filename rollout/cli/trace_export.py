@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, not_written
 from gateway.private_files import make_private
 from rollout.cli.options import (
     AsJson,
@@ -107,9 +107,7 @@ def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | 
             texts = None if tokenizer is None else Path(tokenizer)
             rows = export_html(traces, output, where=where, tokenizer=texts)
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror or error}", file=output, key="--html", remedy="choose another place"
-        ) from error
+        raise not_written(error, output, "--html") from error
     page = output / "index.html"
     print_result({"path": str(page), "rows": rows}, f"{page}: {rows} trajectories", as_json=as_json)
     return int(rows == 0)
@@ -142,9 +140,7 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
         rows = write_archive(output, chosen())
         trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror or error}", file=output, key="-o", remedy="choose another place"
-        ) from error
+        raise not_written(error, output, "-o") from error
     text = f"{output}: {rows} trajectories" + (f"; {beside}: {trained} training samples" if trained else "")
     print_result({"path": str(output), "rows": rows, "trained_rows": trained}, text, as_json=as_json)
     return int(rows == 0)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import yaml
 
 from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, not_written
 from rollout.doctor.report import ServerReport
 
 _SPARE = 4
@@ -47,9 +47,7 @@ def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[Se
     try:
         target.write_text(text)
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror}", file=target, key="--fix", remedy="choose another place"
-        ) from error
+        raise not_written(error, target, "--fix") from error
     return changes
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, not_written
 from gateway.private_files import replacing
 from rollout.environment.task import Task, VerlColumns, WorldCall
 from rollout.extras import UnpacksTooFar, batches_within, parquet_needed
@@ -108,9 +108,7 @@ def write_parquet(path: Path, tasks: list[Task], *, split: str, agent: str) -> N
         with replacing(path) as partial:
             pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial)
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror or error}", file=path, key="-o", remedy="choose another place"
-        ) from error
+        raise not_written(error, path, "-o") from error
 
 
 def _own_keys(tasks: Sequence[Task]) -> list[str]:

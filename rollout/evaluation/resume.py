@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, not_written
 from gateway.gateway import Gateway
 from gateway.private_files import write_private
 from rollout.engines.engine import Engine, EngineOptions
@@ -73,9 +73,7 @@ def keep_settings(directory: Path, settings: Settings) -> None:
         # resumption.
         write_private(path, json.dumps(settings, indent=2) + "\n")
     except OSError as error:
-        raise ConfigError(
-            f"cannot be written: {error.strerror or error}", file=path, key="--out", remedy="choose another place"
-        ) from error
+        raise not_written(error, path, "--out") from error
 
 
 def compare_settings(directory: Path, settings: Settings) -> None:

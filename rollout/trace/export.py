@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, not_written
 from gateway.private_files import make_private, private
 from gateway.types import CallFault
 from rollout.formats.control_text import KNOWN
@@ -188,12 +188,7 @@ class _JsonLines:
         try:
             yield
         except OSError as error:
-            raise ConfigError(
-                f"cannot be written: {error.strerror or error}",
-                file=self._path,
-                key="-o",
-                remedy="choose another place",
-            ) from error
+            raise not_written(error, self._path, "-o") from error
 
 
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
