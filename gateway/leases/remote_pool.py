@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -57,6 +58,8 @@ class RemotePool:
         self._known: dict[str, RemoteHost] = {}
         """By address."""
         self._connecting = defaultdict[str, anyio.Lock](anyio.Lock)
+        self._unreached: dict[str, tuple[float, str]] = {}
+        """By address, when it could not be reached last, and why."""
         self._catalogue: Mapping[str, tuple[ToolDefinition, ...]] = {}
         self._held: dict[RemoteWorld, HostConfig] = {}
         self._closing = False
@@ -162,16 +165,23 @@ class RemotePool:
 
     async def _host(self, config: HostConfig) -> RemoteHost:
         """A host that offers what the first one offered. Raises as `RemoteHost.connect`."""
-        # Sessions that meet at a new host wait for one connection to it.
+        # Sessions that meet at a new host wait for one connection to it, and one failure is that of all.
+        asked_at = anyio.current_time()
         async with self._connecting[config.url]:
             host = self._known.get(config.url)
             if host is not None and host.config == config:
                 return host
+            failed_at, problem = self._unreached.get(config.url, (-math.inf, ""))
+            if failed_at >= asked_at:
+                raise WorldLost(problem)
             host = RemoteHost(config, self._connections)
             try:
                 await host.connect()
             except HostError as error:
                 raise error.decoded() from error
+            except WorldLost as error:
+                self._unreached[config.url] = anyio.current_time(), error.problem
+                raise
             offered = {server: found.tools for server, found in host.offer.servers.items()}
             if self._catalogue and offered != self._catalogue:
                 raise HostRefused(f"{config.url} serves other tools than the first host: start all with the same file")

@@ -140,6 +140,41 @@ async def test_hosts_hold_as_many_sessions_together_as_each_may_have(mini: Entri
                     pass
 
 
+async def test_sessions_that_meet_at_a_host_that_is_gone_wait_for_one_connection_together(
+    mini: Entries, config: Config
+) -> None:
+    arrived, leased, over = 0, 0, anyio.Event()
+
+    async def serve_nothing(stream: anyio.abc.SocketStream) -> None:
+        nonlocal arrived
+        arrived += 1
+        await over.wait()
+        await stream.aclose()
+
+    async def lease(gateway: Gateway, number: int) -> None:
+        nonlocal leased
+        async with gateway.lease(trajectory=str(number), task=None, seed=1):
+            leased += 1
+            if leased == 4:  # of eight, those that met at the other host
+                over.set()
+            with anyio.fail_after(60):
+                await over.wait()
+
+    made = config(store=mini("pid"))
+    gone = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = gone.extra(anyio.abc.SocketAttribute.local_port)
+    async with served(made) as running, anyio.create_task_group() as serving:
+        serving.start_soon(gone.serve, serve_nothing)
+        found = [{"url": running.url}, {"url": f"http://127.0.0.1:{port}/mcp", "lost_after_s": 0.01}]
+        async with Gateway(made, hosts=HostList([HostConfig.model_validate(each) for each in found])) as gateway:
+            async with anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(lease, gateway, number)
+        assert leased == 8
+        assert arrived == 1
+        serving.cancel_scope.cancel()
+
+
 async def test_a_vanished_clients_lease_is_freed(mini: Entries, config: Config) -> None:
     async with served(config(store=mini("pid", scope="process", max_processes=1)), idle_s=2) as running:
         client = RawClient(running.url)

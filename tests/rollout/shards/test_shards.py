@@ -31,7 +31,7 @@ from rollout.types import Call, Completion, Policy
 pytestmark = [pytest.mark.anyio, pytest.mark.verl]
 
 ROOT = Path(__file__).parents[3]
-TURNS, IDLE_S = 4, 5.0
+TURNS, IDLE_S = 4, 20.0
 
 
 @pytest.fixture
