@@ -163,7 +163,7 @@ async def test_sessions_that_meet_at_a_host_that_is_gone_wait_for_one_connection
     made = config(store=mini("pid"))
     gone = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = gone.extra(anyio.abc.SocketAttribute.local_port)
-    async with served(made) as running, anyio.create_task_group() as serving:
+    async with gone, served(made) as running, anyio.create_task_group() as serving:
         serving.start_soon(gone.serve, serve_nothing)
         found = [{"url": running.url}, {"url": f"http://127.0.0.1:{port}/mcp", "lost_after_s": 0.01}]
         async with Gateway(made, hosts=HostList([HostConfig.model_validate(each) for each in found])) as gateway:
