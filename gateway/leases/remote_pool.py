@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
 from gateway.connection.connection import AnyConnection
 from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
-from gateway.leases.taking import Bundle
+from gateway.leases.taking import Bundle, SharedAttempt
 from gateway.remote.host import RemoteHost
 from gateway.remote.hosts import HostConfig, HostList, Hosts
 from gateway.remote.names import Offer, OfferedServer
@@ -57,9 +56,7 @@ class RemotePool:
         self._connections, self._tasks = connections, tasks
         self._known: dict[str, RemoteHost] = {}
         """By address."""
-        self._connecting = defaultdict[str, anyio.Lock](anyio.Lock)
-        self._unreached: dict[str, tuple[float, str]] = {}
-        """By address, when it could not be reached last, and why."""
+        self._connecting = defaultdict[str, SharedAttempt](SharedAttempt)
         self._catalogue: Mapping[str, tuple[ToolDefinition, ...]] = {}
         self._held: dict[RemoteWorld, HostConfig] = {}
         self._closing = False
@@ -165,23 +162,16 @@ class RemotePool:
 
     async def _host(self, config: HostConfig) -> RemoteHost:
         """A host that offers what the first one offered. Raises as `RemoteHost.connect`."""
-        # Sessions that meet at a new host wait for one connection to it, and one failure is that of all.
-        asked_at = anyio.current_time()
-        async with self._connecting[config.url]:
+        # Sessions that meet at a new host wait for one connection to it.
+        async with self._connecting[config.url].alone():
             host = self._known.get(config.url)
             if host is not None and host.config == config:
                 return host
-            failed_at, problem = self._unreached.get(config.url, (-math.inf, ""))
-            if failed_at >= asked_at:
-                raise WorldLost(problem)
             host = RemoteHost(config, self._connections)
             try:
                 await host.connect()
             except HostError as error:
                 raise error.decoded() from error
-            except WorldLost as error:
-                self._unreached[config.url] = anyio.current_time(), error.problem
-                raise
             offered = {server: found.tools for server, found in host.offer.servers.items()}
             if self._catalogue and offered != self._catalogue:
                 raise HostRefused(f"{config.url} serves other tools than the first host: start all with the same file")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +13,7 @@ import anyio
 import structlog
 
 from gateway.connection.connection import AnyConnection
-from gateway.errors import GatewayError, LeaseTimeout, ServerUnavailable
+from gateway.errors import CodedError, GatewayError, LeaseTimeout
 
 log = structlog.get_logger(__name__)
 
@@ -47,15 +49,40 @@ class Backoff:
         self._failures, self.not_before = 0, 0.0
 
 
+class SharedAttempt:
+    """What many need done and one does: those that come meanwhile wait for it, and its failure is that of all."""
+
+    def __init__(self) -> None:
+        self._lock, self._ended = anyio.Lock(), 0
+        self._failure: CodedError | None = None
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[None]:
+        """A block for one caller at a time, which looks first whether it was done while it waited.
+
+        Raises:
+            CodedError: what ended the block of another caller, for whom this one waited.
+        """
+        seen = self._ended
+        async with self._lock:
+            if self._ended > seen and self._failure is not None:
+                raise copy(self._failure) from self._failure
+            self._failure = None
+            try:
+                yield
+            except CodedError as error:
+                self._failure = error
+                raise
+            finally:
+                self._ended += 1
+
+
 class SharedConnection:
     """One connection for all sessions, opened again when it is needed and has died."""
 
     def __init__(self, open_connection: Open, first: AnyConnection) -> None:
         self._open, self._current = open_connection, first
-        self._lock = anyio.Lock()
-        self._attempts = 0
-        self._last_failure: GatewayError | None = None
-        self._backoff = Backoff()
+        self._opening, self._backoff = SharedAttempt(), Backoff()
 
     @property
     def ready(self) -> AnyConnection | None:
@@ -63,28 +90,20 @@ class SharedConnection:
         return self._current if self._current.alive else None
 
     async def take(self) -> AnyConnection:
-        """The connection, opened again where it is down. Raises `ServerUnavailable`."""
+        """The connection, opened again where it is down. Raises what `Connection.started` raises."""
         if self._current.alive:
             return self._current
-        seen = self._attempts
-        async with self._lock:
-            # Looked at again under the lock: the session that held it may have reconnected.
+        async with self._opening.alone():
             if self._current.alive:
                 return self._current
-            if self._attempts > seen and self._last_failure is not None:
-                # An attempt of another session failed while this one waited for it: one failure serves all.
-                raise ServerUnavailable(str(self._last_failure)) from self._last_failure
             await anyio.sleep_until(self._backoff.not_before)
             return await self._reconnect()
 
     async def _reconnect(self) -> AnyConnection:
-        self._attempts += 1
-        self._last_failure = None
         try:
             self._current = await self._open()
-        except GatewayError as error:
+        except GatewayError:
             self._backoff.failed()
-            self._last_failure = error
             raise
         self._backoff.succeeded()
         log.info("pool.reconnected", server=self._current.server)

@@ -19,6 +19,7 @@ from gateway.connection.connection import Connection
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
+from gateway.leases.taking import SharedAttempt
 from gateway.types import Scope, ServerIdentity, ToolDefinition
 
 log = structlog.get_logger(__name__)
@@ -114,7 +115,7 @@ class ClientGateways:
     def __init__(self, gateway: ServedGateway, tasks: TaskGroup) -> None:
         self._gateway, self._tasks = gateway, tasks
         self._open: dict[Era, ClientGateway] = {}
-        self._opening = anyio.Lock()
+        self._opening = SharedAttempt()
 
     def opened(self, era: Era) -> ClientGateway:
         """The one that `open` has opened."""
@@ -124,8 +125,8 @@ class ClientGateways:
         """Open the gateway for clients of this era, if it is not open yet. Raises `GatewayError`, `ConfigError`."""
         if era in self._open:
             return
-        # Held while servers start, so that clients that come meanwhile share them; each start has its bound.
-        async with self._opening:
+        # Clients that come while servers start share them; each start has its bound.
+        async with self._opening.alone():
             if era not in self._open:
                 self._open[era] = await self._opened(era)
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import ServerUnavailable
 from gateway.leases.pool import BundlePool
-from gateway.leases.taking import LONGEST_PAUSE_S, Backoff, Bundle
+from gateway.leases.taking import LONGEST_PAUSE_S, Backoff, Bundle, SharedAttempt
 
 pytestmark = pytest.mark.anyio
 
@@ -114,3 +114,49 @@ async def test_pauses_grow_to_a_bound_however_long_a_server_is_down() -> None:
     assert backoff.not_before - anyio.current_time() <= LONGEST_PAUSE_S
     backoff.succeeded()
     assert not backoff.pausing
+
+
+async def test_one_failure_is_that_of_all_who_waited_for_it_and_who_comes_later_tries_again() -> None:
+    attempt, answered, tried, failed = SharedAttempt(), anyio.Event(), 0, list[ServerUnavailable]()
+
+    async def ask(fails: bool) -> None:
+        nonlocal tried
+        try:
+            async with attempt.alone():
+                tried += 1
+                await answered.wait()
+                if fails:
+                    raise ServerUnavailable("it does not start")
+        except ServerUnavailable as error:
+            failed.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(ask, True)
+        await anyio.lowlevel.checkpoint()
+        answered.set()
+    assert tried == 1
+    assert [str(error) for error in failed] == ["it does not start"] * 5
+    await ask(False)
+    assert tried == 2
+    assert len(failed) == 5
+
+
+async def test_who_waited_for_an_attempt_that_was_cancelled_tries_itself() -> None:
+    attempt, tried = SharedAttempt(), 0
+
+    async def ask(scope: anyio.CancelScope) -> None:
+        nonlocal tried
+        with scope:
+            async with attempt.alone():
+                tried += 1
+                if tried == 1:
+                    await anyio.sleep_forever()
+
+    given_up = anyio.CancelScope()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, given_up)
+        tasks.start_soon(ask, anyio.CancelScope())
+        await anyio.lowlevel.checkpoint()
+        given_up.cancel()
+    assert tried == 2
