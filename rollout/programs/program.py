@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import anyio
 import structlog
@@ -70,6 +70,8 @@ class _Played(ABC):
     """Pause between the events that keep a streaming program waiting for an answer."""
     close_timeout_s: float = field(default=4.0, kw_only=True)
     """How long it may go on once its trajectory is over, of which its next request tells it."""
+    reopens: ClassVar[bool] = True
+    """As `rollout.loop.agent.Reopens`."""
 
     @property
     @abstractmethod
