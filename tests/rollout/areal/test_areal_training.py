@@ -169,13 +169,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two steps whose trajectories a program plays, in a process for each."""
     home = tmp_path_factory.mktemp("program")
     (home / "environments").mkdir()
-    raw = yaml.safe_load((ROOT / "configs" / "environments" / "calculator.yaml").read_text())
-    written = raw | {"agent": plain_program(), "limits": {"assistant_turns": 4, "wall_clock_s": 900}}
-    (home / "environments" / "sums.yaml").write_text(yaml.safe_dump(written))
+    raw = yaml.safe_load((ROOT / "configs" / "environments" / "retail_fitting.yaml").read_text())
+    limits = {"assistant_turns": 4, "parallel_calls": 1, "wall_clock_s": 900}
+    written = raw | {"agent": plain_program(), "user": None, "limits": limits}
+    (home / "environments" / "shop.yaml").write_text(yaml.safe_dump(written))
     rows, lock = home / "rows.parquet", home / "lock.yaml"
-    command("data", "sums", "--environments-dir", home / "environments", "--split", "train", "-n", ROWS * 2, "-o", rows)
-    command("tool-config", home / "environments" / "sums.yaml", "-o", lock)
-    messages, tools = anyio.run(as_the_program_shows_it, "sums", home)
+    command("data", "shop", "--environments-dir", home / "environments", "--split", "train", "-n", ROWS * 2, "-o", rows)
+    command("tool-config", home / "environments" / "shop.yaml", "-o", lock)
+    messages, tools = anyio.run(as_the_program_shows_it, "shop", home)
     overrides: dict[str, object] = {
         "train_dataset.path": rows,
         "mcp.environments_dir": home / "environments",
@@ -185,14 +186,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "rollout.max_head_offpolicyness": 0,
         "total_train_steps": 2,
     }
-    return finished(home / "run", overrides, teach(home / "model", messages, tools, learns_prompt=False))
+    return finished(home / "run", overrides, teach(home / "model", messages, tools, steps=120))
 
 
 def test_a_program_is_trained_on_whole_groups_with_one_prompt_for_all_siblings(program: Run) -> None:
     assert [batch["input_ids"].shape[0] for batch in program.trained] == [ROWS * SAMPLES] * 2
     played = [record for record in program.records if record["origin"]["step"] < 2]
     assert all(record["agent"] == plain_program() for record in played)
-    assert any(event["server"] == "calculator" for each in played for turn in each["turns"] for event in turn["tools"])
+    assert any(event["server"] == "retail" for each in played for turn in each["turns"] for event in turn["tools"])
     groups = {(each["origin"]["uid"], tuple(each["prompt_ids"])) for each in played}
     assert len(groups) == len({uid for uid, _ in groups}) == ROWS * 2
     for step, batch in enumerate(program.trained):
