@@ -174,7 +174,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
     written = raw | {"agent": plain_program(), "user": None, "limits": limits}
     (home / "environments" / "shop.yaml").write_text(yaml.safe_dump(written))
     rows, lock = home / "rows.parquet", home / "lock.yaml"
-    command("data", "shop", "--environments-dir", home / "environments", "--split", "train", "-n", ROWS * 2, "-o", rows)
+    command("data", "shop", "--environments-dir", home / "environments", "--split", "test", "-n", ROWS * 2, "-o", rows)
     command("tool-config", home / "environments" / "shop.yaml", "-o", lock)
     messages, tools = anyio.run(as_the_program_shows_it, "shop", home)
     overrides: dict[str, object] = {
