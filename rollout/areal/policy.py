@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from itertools import groupby
 
 from areal.api import InferenceEngine, ModelRequest
 from areal.api.cli_args import GenerationHyperparameters
@@ -11,7 +11,7 @@ from areal.api.cli_args import GenerationHyperparameters
 from rollout.engines.sampling import with_logprobs
 from rollout.errors import EngineError
 from rollout.loop.limits import shielded
-from rollout.types import Completion, FinishReason, Policy
+from rollout.types import Attempt, Completion, FinishReason
 
 _MESSAGE = 300
 """Characters at the end of an engine's error, which begins with the whole request."""
@@ -29,21 +29,6 @@ class ArealPolicy:
 
     def __init__(self, engine: InferenceEngine, gconfig: GenerationHyperparameters, rid: str) -> None:
         self._engine, self._gconfig, self._rid = engine, gconfig, rid
-        self.versions: defaultdict[int, list[int]] = defaultdict(list)
-        """By turn, the version of the weights that sampled each token."""
-
-    @property
-    def version(self) -> int:
-        """The version of the engine's weights."""
-        return self._engine.get_version()
-
-    def begin(self) -> None:
-        """Forget the versions of an attempt before."""
-        self.versions.clear()
-
-    def replaying(self, recorded: Policy) -> Policy:
-        """A policy that generates what `recorded` does, and notes versions here."""
-        return _Replaying(self, recorded)
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         gconfig = self._gconfig.new(n_samples=1, max_new_tokens=max_tokens)
@@ -62,21 +47,6 @@ class ArealPolicy:
             ids=list(tokens),
             finish_reason=FinishReason.LENGTH if response.stop_reason == "length" else FinishReason.STOP,
             weights_version=(versions[0], versions[-1]) if versions else (None, None),
+            attempts=tuple(Attempt(tokens=len(list(run)), weights_version=each) for each, run in groupby(versions)),
         )
-        completion = with_logprobs(sampled, logprobs)
-        # After the checks: a refused answer leaves no tokens in the trace, so it must leave no versions.
-        self.versions[turn] += versions
-        return completion
-
-
-class _Replaying:
-    def __init__(self, policy: ArealPolicy, recorded: Policy) -> None:
-        self._policy, self._recorded = policy, recorded
-
-    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        completion = await self._recorded.generate(ids, max_tokens=max_tokens, turn=turn)
-        first, _ = completion.weights_version
-        # Traces have the versions of a turn's first and last token; the older one is used for all.
-        version = self._policy.version if first is None else first
-        self._policy.versions[turn] += [version] * len(completion.ids)
-        return completion
+        return with_logprobs(sampled, logprobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -14,9 +14,6 @@ from rollout.trace.record import Segment, Trace
 NOT_SAMPLED = -1
 """The version of a token that was not sampled."""
 _EPSILON = 1e-6
-
-Versions = Mapping[int, Sequence[int]]
-"""By turn, the version of the weights that sampled each of its tokens, in order."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,31 +30,31 @@ class Sample:
     versions: list[int]
 
 
-def samples_of(trace: Trace, versions: Versions) -> list[Sample]:
+def samples_of(trace: Trace) -> list[Sample]:
     """The training samples of a trajectory: one for each segment of its context that has a token in the loss."""
-    return [_sample(segment, versions) for segment in trace.segments if segment.is_in_loss]
+    return [_sample(trace, segment) for segment in trace.segments if segment.is_in_loss]
 
 
-def _sample(segment: Segment, versions: Versions) -> Sample:
+def _sample(trace: Trace, segment: Segment) -> Sample:
     before = len(segment.prompt_ids)
     end = len(segment.loss_mask) - segment.loss_mask[::-1].index(1)
     return Sample(
         ids=segment.prompt_ids + segment.response_ids[:end],
         loss_mask=[0] * before + segment.loss_mask[:end],
         logprobs=[0.0] * before + segment.logprobs[:end],
-        versions=[NOT_SAMPLED] * before + _token_versions(segment, versions)[:end],
+        versions=[NOT_SAMPLED] * before + _token_versions(trace, segment)[:end],
     )
 
 
-def _token_versions(segment: Segment, versions: Versions) -> list[int]:
-    """The version of each response token. A template removes sampled tokens from a turn's end only."""
-    found = [NOT_SAMPLED] * len(segment.response_ids)
-    taken: dict[int, int] = {}
+def _token_versions(trace: Trace, segment: Segment) -> list[int]:
+    """The version of each response token. A stored trace may lack it: its turn's first, or the step's stands in."""
+    found, known = [NOT_SAMPLED] * len(segment.response_ids), trace.versions(segment)
     for span in segment.spans:
         if span.kind.is_sampled:
-            begin = taken.get(span.turn, 0)
-            taken[span.turn] = begin + span.end - span.start
-            found[span.start : span.end] = versions[span.turn][begin : taken[span.turn]]
+            first, _ = trace.turns[span.turn].weights_version
+            otherwise = trace.origin.step if first is None else first
+            own = known[span.start : span.end]
+            found[span.start : span.end] = [otherwise if version is None else version for version in own]
     return found
 
 

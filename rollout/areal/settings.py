@@ -12,6 +12,7 @@ from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError
 from rollout.environment.config import Environment
 from rollout.environment.sections import Strategy, ThinkingContext
+from rollout.loop.agent import Reopens, build_agent
 from rollout.loop.limits import Limits
 from rollout.training.settings import TrainingSettings
 
@@ -72,10 +73,15 @@ class Settings(TrainingSettings):
             problem = f"{use} is for verl: AReaL rolls out chains, and compact"
             remedy = f"set {self.key}.strategy.use=chain"
             raise ConfigError(problem, file=environment.file or None, key="strategy.use", remedy=remedy)
+        if self.normalise_rewards:
+            return
         drops = environment.thinking.context is ThinkingContext.DROP_PREVIOUS
-        if not self.normalise_rewards and (drops or use is Strategy.COMPACT):
-            key = "thinking.context" if drops else "strategy.use"
-            what = "drop_previous" if drops else use
-            problem = f"{what} makes several rows of a trajectory, which AReaL's reward_norm takes for siblings"
-            remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep one context"
-            raise ConfigError(problem, file=environment.file, key=key, remedy=remedy)
+        for key, holds, what in (
+            ("thinking.context", drops, "drop_previous makes"),
+            ("strategy.use", use is Strategy.COMPACT, "compact makes"),
+            ("agent.use", isinstance(build_agent(environment), Reopens), "a program may make"),
+        ):
+            if holds:
+                problem = f"{what} several rows of a trajectory, which AReaL's reward_norm takes for siblings"
+                remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep one context"
+                raise ConfigError(problem, file=environment.file, key=key, remedy=remedy)

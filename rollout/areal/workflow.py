@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 from uuid import uuid4
@@ -21,7 +20,7 @@ from gateway.leases.session import Session
 from rollout.areal.groups import Groups
 from rollout.areal.policy import ArealPolicy
 from rollout.areal.runtime import PROCESS, Runtime
-from rollout.areal.samples import Versions, group_advantages, samples_of, to_tensors
+from rollout.areal.samples import group_advantages, samples_of, to_tensors
 from rollout.areal.settings import Settings
 from rollout.environment.task import UNREADABLE, Origin
 from rollout.loop.limits import cancellations
@@ -31,18 +30,6 @@ from rollout.training.statistics import TrajectoryStatistics
 from rollout.types import Policy
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A finished trajectory, with the versions of the weights that sampled it."""
-
-    trace: Trace
-    versions: Versions
-
-    @property
-    def score(self) -> float:
-        return self.trace.reward.score if self.trace.reward else 0.0
 
 
 class MCPWorkflow(RolloutWorkflow):
@@ -85,7 +72,7 @@ class MCPWorkflow(RolloutWorkflow):
         sampling = GenerationHyperparameters(**gconfig)
         stops = {*sampling.stop_token_ids, *tokens.stop_token_ids, *tokens.end_token_ids}
         self._gconfig = sampling.new(stop_token_ids=sorted(stops))
-        self._groups: Groups[Played] = Groups()
+        self._groups: Groups[Trace] = Groups()
 
     async def arun_episode(self, engine: InferenceEngine, data: Mapping[str, Any]) -> dict[str, Any] | None:
         """Play one trajectory. Never raises but for a cancellation from outside.
@@ -113,7 +100,7 @@ class MCPWorkflow(RolloutWorkflow):
             log.exception("trajectory could not be played", trajectory=trace.id)
             trace.fail("internal_error", f"{type(error).__name__}: {error}")
         finally:
-            group.hand_in(sample, Played(trace, policy.versions))
+            group.hand_in(sample, trace)
         return self._rows(sample, await group.results())
 
     async def _play(self, runtime: Runtime, trace: Trace, policy: ArealPolicy, data: Mapping[str, Any]) -> None:
@@ -124,8 +111,7 @@ class MCPWorkflow(RolloutWorkflow):
         running = playable.running
 
         async def policy_for(_: Session) -> Policy:
-            policy.begin()
-            return policy.replaying(runtime.recorded.policy(trace.task, trace.origin)) if runtime.recorded else policy
+            return runtime.recorded.policy(trace.task, trace.origin) if runtime.recorded else policy
 
         await roll_out(
             trace,
@@ -145,23 +131,26 @@ class MCPWorkflow(RolloutWorkflow):
         stats_tracker.get(workflow_context.stat_scope()).scalar(**values)
         runtime.watch.add(trajectory)
 
-    def _rows(self, own: int, siblings: list[Played]) -> dict[str, torch.Tensor] | None:
+    def _rows(self, own: int, siblings: list[Trace]) -> dict[str, torch.Tensor] | None:
         """The trajectory's rows, as its group allows."""
-        kept = [number for number, played in enumerate(siblings) if not played.trace.is_withdrawn]
+        kept = [number for number, trace in enumerate(siblings) if not trace.is_withdrawn]
         if own not in kept:
             return None
-        samples = samples_of(siblings[own].trace, siblings[own].versions)
-        reward = siblings[own].score
+        samples, reward = samples_of(siblings[own]), _score(siblings[own])
         if not workflow_context.get().is_eval:
             if self._settings.normalise_rewards:
                 if len(kept) < min(self._settings.min_group_size, len(siblings)):
                     return None
-                reward = group_advantages([siblings[number].score for number in kept])[kept.index(own)]
+                reward = group_advantages([_score(siblings[number]) for number in kept])[kept.index(own)]
             elif len(kept) < len(siblings) or any(
-                sum(segment.is_in_loss for segment in played.trace.segments) != 1 for played in siblings
+                sum(segment.is_in_loss for segment in trace.segments) != 1 for trace in siblings
             ):
                 return None  # AReaL's reward_norm would take a row of the next group for the missing one
         return to_tensors(samples, [reward] * len(samples)) if samples else None
+
+
+def _score(trace: Trace) -> float:
+    return trace.reward.score if trace.reward else 0.0
 
 
 def _origin(engine: InferenceEngine, data: Mapping[str, Any], sample: int) -> Origin:

@@ -41,6 +41,13 @@ class Versioned(Protocol):
         ...
 
 
+@runtime_checkable
+class Reopens(Protocol):
+    """An agent that may begin further segments: it passes on a conversation which a program leads."""
+
+    reopens: bool
+
+
 def agent_settings(environment: Environment) -> dict[str, str]:
     """What a run record says of the environment's agent. May start a program: not for an event loop."""
     agent: object = build_agent(environment)

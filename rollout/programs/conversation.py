@@ -81,7 +81,6 @@ class Asked:
         messages: One system message at most, and first; `content` is text, `arguments` of calls are JSON text.
         tools: OpenAI-style, with flat names.
         model: The model's name as the program gives it.
-        ignored: Names of sampling parameters that have no effect here.
     """
 
     messages: Sequence[Message]
@@ -89,7 +88,6 @@ class Asked:
     model: str
     stream: bool
     max_tokens: int | None
-    ignored: Sequence[str] = ()
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

@@ -38,8 +38,9 @@ from rollout.types import Message
 
 log = structlog.get_logger(__name__)
 
+_CHAT = Chat()
 DIALECTS: Mapping[str, Dialect] = MappingProxyType(
-    {"chat/completions": Chat(), "responses": Responses(), "messages": Messages()}
+    {"chat/completions": _CHAT, "responses": Responses(), "messages": Messages()}
 )
 """By the end of the path."""
 _MOST_BYTES = 32 << 20
@@ -116,12 +117,11 @@ class Face:
 
     async def _close(self) -> None:
         self._server.should_exit = True
-        serving, sweeping = self._tasks
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([serving], timeout=2 * _STOP_S)
-            for task in (serving, sweeping):
+            await asyncio.wait(self._tasks[:1], timeout=2 * _STOP_S)
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.wait([serving, sweeping])
+            await asyncio.wait(self._tasks)
             await self._homes.close()
 
     # As `Site`.
@@ -133,8 +133,7 @@ class Face:
         placed = self._placed.get(key)
         if placed is None:
             # 400, which programs do not repeat: also for the key of a trajectory that has ended.
-            problem = {"error": {"message": "there is no such trajectory", "type": "invalid_request_error"}}
-            raise NotAdmitted(DirectAnswer(400, to_json(problem)))
+            raise NotAdmitted(DirectAnswer(400, to_json(_CHAT.error(Refusal("there is no such trajectory")))))
         return placed, path
 
     def may_answer(self, request: Request) -> bool:
@@ -162,7 +161,7 @@ class Face:
             response = JSONResponse({"object": "list", "data": models, "has_more": False})
         else:
             problem = f"nothing is served at {path[:100]!r}: there are {', '.join(DIALECTS)}"
-            response = JSONResponse({"error": {"message": problem, "type": "invalid_request_error"}}, 400)
+            response = JSONResponse(_CHAT.error(Refusal(problem)), 400)
         await response(scope, receive, send)
 
 

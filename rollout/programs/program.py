@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files as package_files
-from pathlib import PurePosixPath
-from typing import Any, cast
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar, cast
 
 import anyio
 import structlog
@@ -70,6 +69,8 @@ class _Played(ABC):
     """Pause between the events that keep a streaming program waiting for an answer."""
     close_timeout_s: float = field(default=4.0, kw_only=True)
     """How long it may go on once its trajectory is over, of which its next request tells it."""
+    reopens: ClassVar[bool] = True
+    """As `rollout.loop.agent.Reopens`."""
 
     @property
     @abstractmethod
@@ -119,8 +120,6 @@ class _Played(ABC):
         finally:
             seat.close()
         ((problem, is_killed),) = ended
-        if seat.ignored:
-            log.debug("program.ignored", trajectory=turns.trajectory, names=sorted(seat.ignored))
         refused = f"; its last request was refused: {seat.refused}" if seat.refused else ""
         if not turns.taken:
             raise AgentError(f"{problem or f'{self._name} ended'}, without a turn{refused}")
@@ -270,8 +269,7 @@ def _warn_of_own_tools(name: str) -> None:
 @cache
 def preset(name: str) -> Mapping[str, Any]:
     """A preset of this package. Raises ValueError if there is none of this name."""
-    directory = package_files("rollout.programs") / "presets"
-    known = sorted(each.name.removesuffix(".yaml") for each in directory.iterdir() if each.name.endswith(".yaml"))
-    if name not in known:
-        raise ValueError(f"there is no preset {name!r}: {near(name, known, 'presets')}")
-    return cast("Mapping[str, Any]", yaml.safe_load((directory / f"{name}.yaml").read_text()))
+    found = {file.stem: file for file in Path(__file__).with_name("presets").glob("*.yaml")}
+    if name not in found:
+        raise ValueError(f"there is no preset {name!r}: {near(name, found, 'presets')}")
+    return cast("Mapping[str, Any]", yaml.safe_load(found[name].read_text()))

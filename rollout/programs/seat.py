@@ -10,6 +10,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -52,8 +53,6 @@ class Seat:
         self._worlds: dict[str, str] = {}
         self.over = ""
         """Why there is no further answer; empty while there is."""
-        self.ignored: set[str] = set()
-        """Sampling parameters of requests, which have no effect."""
         self.refused = ""
         """Why the last request was refused that could not be read."""
         self.tools = {tool["function"]["name"]: tool["function"] for tool in turns.tools}
@@ -118,7 +117,6 @@ class Seat:
 
     async def _answer(self, waiting: Waiting) -> Answer | Refusal:
         asked = waiting.asked
-        self.ignored.update(asked.ignored)
         place = self._history.place(waiting.told, asked.messages, self._ids)
         if place.kind is Kind.BESIDE and self._quoted_in(asked.messages):
             place = Place(Kind.REWRITTEN)
@@ -236,18 +234,11 @@ class Seat:
 
 
 def _rendered(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the arguments of calls as chat templates take them."""
-    return [
-        message
-        if "tool_calls" not in message
-        else {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
-        for message in messages
-    ]
-
-
-def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]  # a template may take objects only
-    return {**call, "function": {**function, "arguments": arguments_of(function["arguments"])}}
+    """A copy in which the arguments of calls are objects: a chat template may take no others."""
+    rendered = deepcopy([*messages])
+    for function in (each["function"] for message in rendered for each in message.get("tool_calls", ())):
+        function["arguments"] = arguments_of(function["arguments"])
+    return rendered
 
 
 def _worlds(tools: Sequence[Mapping[str, Any]], exposed: Mapping[str, Any]) -> dict[str, str]:

@@ -48,16 +48,13 @@ class Trial:
         if (today := date.today().isoformat()) in ByteTokens().decode(prompt):
             yield "date", f"the prompt has {today}, and another on another day: `frozen` puts a text in its place"
         for number, turn in enumerate(trace.turns, 1):
-            for mark in turn.marks:
-                yield f"turn {number}", f"{mark.kind}: {mark.detail}" if mark.detail else str(mark.kind)
+            seen = [f"{mark.kind}: {mark.detail}" if mark.detail else str(mark.kind) for mark in turn.marks]
             for event in turn.tools:
                 if event.shown is not None:
-                    yield (
-                        f"turn {number}",
-                        f"{event.name} gave {event.text[:_SHOWN]!r}, shown as {event.shown[:_SHOWN]!r}",
-                    )
+                    seen.append(f"{event.name} gave {event.text[:_SHOWN]!r}, shown as {event.shown[:_SHOWN]!r}")
                 if event.coerced:
-                    yield f"turn {number}", f"{event.name} was sent {json.dumps(event.coerced)[:_SHOWN]}"
+                    seen.append(f"{event.name} was sent {json.dumps(event.coerced)[:_SHOWN]}")
+            yield from ((f"turn {number}", each) for each in seen)
 
 
 class _Renamed:

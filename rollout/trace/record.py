@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Annotated
 
 from pydantic import Field
@@ -229,6 +230,15 @@ class Trace(Segment):
             if ends:
                 return segment.prompt_ids + segment.response_ids[: ends[-1]]
         raise KeyError(turn)
+
+    def versions(self, segment: Segment) -> list[int | None]:
+        """The version of the weights by id of a segment's response; None if it was not sampled, or is not known."""
+        found: list[int | None] = [None] * len(segment.response_ids)
+        known = {turn: iter(self.turns[turn].versions) for turn in segment.turns_sampled}
+        for span in segment.spans:
+            if span.kind.is_sampled:  # a template removes sampled ids from a turn's end only
+                found[span.start : span.end] = islice(known[span.turn], span.end - span.start)
+        return found
 
     def add_completion(self, completion: Completion, parsed: Parsed, edit: Edit, *, mask_thinking: bool) -> Turn:
         """Append a completion, its ids exactly as sampled. Masked thinking stays in the context and out of the loss."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -42,16 +41,10 @@ class RolledOut:
 def columns(trace: Trace, segment: Segment) -> dict[str, Any]:
     """The columns of one training sample."""
     turns = [-1] * len(segment.response_ids)
-    versions = turns.copy()
-    known = {
-        turn: iter([-1 if version is None else version for version in trace.turns[turn].versions])
-        for turn in segment.turns_sampled
-    }
     for span in segment.spans:
         if span.kind.is_sampled:
-            length = span.end - span.start
-            turns[span.start : span.end] = [span.turn] * length
-            versions[span.start : span.end] = islice(known[span.turn], length)
+            turns[span.start : span.end] = [span.turn] * (span.end - span.start)
+    versions = [-1 if version is None else version for version in trace.versions(segment)]
     of_trajectory = {
         "turns": len(trace.turns),
         "tree": trace.origin.parent or trace.id,

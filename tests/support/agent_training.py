@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from array import array
@@ -18,6 +20,9 @@ from taught_model import teach
 from verl_run import logged, train
 
 from gateway.catalogue.tool_config import read_lock
+from rollout.environment.config import load_environment
+from rollout.programs.trial import try_out
+from rollout.tokens.chatml import ByteTokens
 from rollout.trace.trained import read_trained
 from rollout.trace.trained_segment import digest
 
@@ -101,6 +106,22 @@ def train_agents(
     done = train(home, overrides, timeout_s=timeout_s, **variables)
     assert done.returncode == 0, done.stdout[-8000:]
     return Run(home, agents, logged(home), read_records(home / "traces"), read_generations(home / "engine.jsonl"))
+
+
+async def as_the_program_shows_it(environment: str, home: Path) -> Conversation:
+    """The first test task with the expert's first call and its answer, as the program shows them to the policy."""
+    loaded = load_environment(environment, home / "environments")
+    trace = (await try_out(loaded, home / "trial")).trace
+    assert trace.failure is None and not trace.earlier, trace.failure
+    listed = re.search(r"<tools>\n(.*?)\n</tools>", ByteTokens().decode(trace.prompt_ids), re.DOTALL)
+    assert listed is not None
+    tools = [json.loads(line) for line in listed[1].splitlines()]
+    names = [tool["function"]["name"] for tool in tools]
+    called = next(at for at, message in enumerate(trace.messages) if message.get("tool_calls"))
+    for call in trace.messages[called]["tool_calls"]:
+        # The trace has the world's name, before which programs put a server's.
+        call["function"]["name"] = next(name for name in names if name.endswith(call["function"]["name"]))
+    return [*trace.messages[: called + 2], trace.messages[-1]], tools
 
 
 def assert_trained_in_each_step(run: Run) -> None:

@@ -1,4 +1,5 @@
-"""A program of the standard library alone: `odd_program.py HOW MODEL_URL MCP_URL [MORE]` plays one turn, and is odd.
+"""A program of the standard library alone: `odd_program.py HOW MODEL_URL MCP_URL [MORE]` plays one turn, and is odd; a
+"plain" one plays to the end, and has MORE in its prompt.
 
 It speaks chat completions, and of MCP the revision 2026-07-28, in which a request is one POST.
 """
@@ -58,6 +59,7 @@ def function(tool: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     tools = [{"type": "function", "function": function(tool)} for tool in mcp("tools/list")["tools"]]
     opening = f"In {os.getcwd()}, HOME {os.environ['HOME']}, at {time.strftime('%Y-%m-%d')}T{time.time_ns()}"
+    opening = "\n".join([opening, *(MORE if HOW == "plain" else ())])
     messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
     while True:
         message = post(f"{MODEL}/chat/completions", {"model": "m", "messages": messages, "tools": tools})["choices"][0][

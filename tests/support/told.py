@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,6 +164,14 @@ async def played(
     return Played(trace, model, notes)
 
 
+def plain_program() -> dict[str, Any]:
+    """The agent's section of a program that plays any task to its end, of the standard library alone."""
+    odd = Path(__file__).with_name("odd_program.py")
+    command = [sys.executable, str(odd), "plain", "${model.url}", "${mcp.url}", "${prompt}"]
+    own = {"command": command, "frozen": {"at [0-9T-]+": "at noon"}}
+    return {"use": "rollout.programs.program:Program", "with": own}
+
+
 SEEN: list[Any] = []
 """What the functions below leave for their test, which clears it."""
 
@@ -299,9 +308,9 @@ async def compacting(offered: Offered) -> None:
     async with conversing(offered) as talk:
         await talk.act(await talk.turn())
         ask = [{"role": "user", "content": "Summarise: " + json.dumps(talk.messages)}]
-        summary = await talk.post(messages=ask, tools=[], model="policy-small")
         title = await talk.post(messages=[{"role": "user", "content": "A title?"}], tools=[])
         assert title.status_code == 200
+        summary = await talk.post(messages=ask, tools=[], model="policy-small")
         said = summary.json()["choices"][0]["message"]["content"]
         talk.messages[1:] = [{"role": "user", "content": f"This session continues another: {said}"}]
         await talk.act(await talk.turn())

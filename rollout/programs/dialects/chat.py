@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
-from rollout.programs.dialects.dialect import Event, Json, asked, call, check_format, function, invalid, text_of
+from rollout.programs.conversation import Answer, Asked, Unreadable
+from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, check_format, function, text_of
 
 
-class Chat:
+class Chat(Dialect):
     done = b"data: [DONE]\n\n"
 
     def read(self, body: Json) -> Asked:
@@ -36,12 +36,6 @@ class Chat:
 
     def waiting(self, body: Json) -> Event:
         return "", {**_head(body, "chat.completion.chunk"), "choices": []}
-
-    def error(self, refusal: Refusal) -> Json:
-        return {"error": invalid(refusal)}
-
-    def failed(self, refusal: Refusal, body: Json) -> Event:
-        return "", self.error(refusal)
 
 
 def _message(given: Json) -> Json:

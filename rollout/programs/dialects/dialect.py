@@ -12,8 +12,6 @@ Json = dict[str, Any]
 Event = tuple[str, Json]
 """Its name, empty for none, and its data."""
 
-_UNUSED = ("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty", "tool_choice")
-"""Parameters without effect: how a policy is sampled is the trainer's."""
 _REFUSED = {
     "stop": "stop sequences",
     "stop_sequences": "stop sequences",
@@ -25,7 +23,10 @@ _REFUSED = {
 
 
 class Dialect(Protocol):
-    """One API of model endpoints."""
+    """One API of model endpoints. A request's sampling parameters have no effect: they are the trainer's."""
+
+    done = b""
+    """What ends a stream, after the events."""
 
     def read(self, body: Json) -> Asked:
         """The request of a body. Raises Unreadable; KeyError, TypeError, AttributeError where it is malformed."""
@@ -44,15 +45,13 @@ class Dialect(Protocol):
         ...
 
     def error(self, refusal: Refusal) -> Json:
-        """A refusal as the body of a 400."""
-        ...
+        """A refusal as the body of a 400; by default as OpenAI's endpoints put it."""
+        code = "context_length_exceeded" if refusal.is_length else None
+        return {"error": {"message": refusal.problem, "type": "invalid_request_error", "param": None, "code": code}}
 
     def failed(self, refusal: Refusal, body: Json) -> Event:
         """A refusal in a stream that has begun."""
-        ...
-
-    done: bytes
-    """What ends a stream, after the events."""
+        return "", self.error(refusal)
 
 
 def text_of(content: Any) -> str:
@@ -68,14 +67,11 @@ def text_of(content: Any) -> str:
     return "".join(texts)
 
 
-def asked(
-    body: Json, messages: Sequence[Json], tools: Sequence[Json], most_tokens: Any, others: Sequence[str] = ()
-) -> Asked:
+def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_tokens: Any) -> Asked:
     """A request of these messages and tools.
 
     Args:
         most_tokens: The bound on the answer's tokens that the request gives.
-        others: What else it has that has no effect.
 
     Raises:
         Unreadable: it has what cannot be ignored.
@@ -93,7 +89,6 @@ def asked(
         model=str(body.get("model", "")),
         stream=bool(body.get("stream")),
         max_tokens=most_tokens,
-        ignored=[*(name for name in _UNUSED if body.get(name) is not None), *others],
     )
 
 
@@ -114,12 +109,6 @@ def check_format(asked_for: Any, key: str) -> None:
     kind = cast("Json", asked_for or {}).get("type", "text")
     if kind != "text":
         raise Unreadable(f"answers of the format {kind} are not sampled here: leave {key} out")
-
-
-def invalid(refusal: Refusal) -> Json:
-    """A refusal as OpenAI's endpoints put it."""
-    code = "context_length_exceeded" if refusal.is_length else None
-    return {"message": refusal.problem, "type": "invalid_request_error", "param": None, "code": code}
 
 
 def function(name: str, description: Any, parameters: Any) -> Json:

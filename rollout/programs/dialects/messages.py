@@ -7,26 +7,23 @@ from typing import Any, cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Refusal
-from rollout.programs.dialects.dialect import Event, Json, asked, call, function, text_of
+from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
 from rollout.programs.history import arguments_of
 
 
-class Messages:
-    done = b""
-
+class Messages(Dialect):
     def read(self, body: Json) -> Asked:
         messages: list[Json] = []
         if system := text_of(body.get("system")):
             messages.append({"role": "system", "content": system})
         for message in cast("list[Json]", body["messages"]):
             messages += _split(message)
-        tools, others = list[Json](), list[str]()
-        for tool in cast("list[Json]", body.get("tools") or []):
-            if "input_schema" in tool:
-                tools.append(function(tool["name"], tool.get("description"), tool["input_schema"]))
-            else:  # of the vendor's own, which a policy cannot call
-                others.append(f"tools of type {tool.get('type')}")
-        return asked(body, messages, tools, body.get("max_tokens"), others)
+        tools = [
+            function(tool["name"], tool.get("description"), tool["input_schema"])
+            for tool in cast("list[Json]", body.get("tools") or [])
+            if "input_schema" in tool  # the vendor's own have none, and a policy cannot call them
+        ]
+        return asked(body, messages, tools, body.get("max_tokens"))
 
     def document(self, answer: Answer, body: Json) -> Json:
         blocks: list[Json] = []

@@ -8,14 +8,12 @@ from typing import Any, cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
-from rollout.programs.dialects.dialect import Event, Json, asked, call, check_format, function, invalid, text_of
+from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, check_format, function, text_of
 
 _SEPARATOR = "__"
 
 
-class Responses:
-    done = b""
-
+class Responses(Dialect):
     def read(self, body: Json) -> Asked:
         check_format(cast("Json", body.get("text") or {}).get("format"), "text.format")
         given: Any = body["input"]
@@ -25,8 +23,7 @@ class Responses:
             messages.append({"role": "system", "content": body["instructions"]})
         for item in items:
             _add(messages, item)
-        tools, others = _tools(body)
-        return asked(body, messages, tools, body.get("max_output_tokens"), others)
+        return asked(body, messages, _tools(body), body.get("max_output_tokens"))
 
     def document(self, answer: Answer, body: Json) -> Json:
         return _response(body, "completed", _items(answer, body), answer)
@@ -38,9 +35,6 @@ class Responses:
     def waiting(self, body: Json) -> Event:
         name = "response.in_progress"
         return name, {"type": name, "sequence_number": 0, "response": _response(body, "in_progress", [], None)}
-
-    def error(self, refusal: Refusal) -> Json:
-        return {"error": invalid(refusal)}
 
     def failed(self, refusal: Refusal, body: Json) -> Event:
         code = "context_length_exceeded" if refusal.is_length else "invalid_prompt"
@@ -68,21 +62,15 @@ def _add(messages: list[Json], item: Json) -> None:
         raise Unreadable(f"items of type {kind} cannot be shown to this policy")
 
 
-def _tools(body: Json) -> tuple[list[Json], list[str]]:
-    """The functions with flat names, and what else is offered, which a policy cannot call."""
+def _tools(body: Json) -> list[Json]:
+    """The functions with flat names, without what else is offered, which a policy cannot call."""
     found: list[Json] = []
-    others: list[str] = []
     for tool in cast("list[Json]", body.get("tools") or []):
-        match tool.get("type"):
-            case "function":
-                found.append(function(tool["name"], tool.get("description"), tool.get("parameters")))
-            case "namespace":
-                for each in cast("list[Json]", tool["tools"]):
-                    name = f"{tool['name']}{_SEPARATOR}{each['name']}"
-                    found.append(function(name, each.get("description"), each.get("parameters")))
-            case kind:
-                others.append(f"tools of type {kind}")
-    return found, others
+        kind = tool.get("type")
+        space = f"{tool['name']}{_SEPARATOR}" if kind == "namespace" else ""
+        functions = cast("list[Json]", tool["tools"] if space else [tool] if kind == "function" else [])
+        found += [function(space + own["name"], own.get("description"), own.get("parameters")) for own in functions]
+    return found
 
 
 def _items(answer: Answer, body: Json) -> list[Json]:

@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 from scripted_sglang import Script, scripted_sglang
+from told import plain_program
 from transformers import AutoTokenizer
 from verl_config import composed
 
@@ -43,6 +44,8 @@ TEXTS = (
     hermes.write(content="Naïve answer, 😀 done."),
     "",
 )  # fmt: skip
+ALONE: dict[str, Any] = {"user": None, "limits": {"assistant_turns": 4, "parallel_calls": 1, "wall_clock_s": 900}}
+"""Without the customer, since a program answers once; the only message is in the prompt."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "several segments": {"thinking": {"context": "drop_previous"}},
@@ -52,6 +55,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "a thinking budget": {"thinking": {"tokens_per_turn": 12}},
     "an agent of its own": {"agent": {"use": "rollout.agents.reflect:Reflect", "with": {"rounds": 1}}},
+    "a function": ALONE | {"agent": {"use": "rollout.programs.program:Function", "with": {"use": "told:plain"}}},
+    "a program": ALONE | {"agent": plain_program()},
 }
 
 
@@ -235,7 +240,8 @@ async def test_the_same_engine_and_servers_give_both_trainers_the_same(home: Pat
     assert_equal(verl, through_areal(home, model, rows, Script(tokenizer, TEXTS)))
     said = said_by_agents(home / "verl" / "traces")
     assert said == said_by_agents(home / "areal" / "traces")
-    assert bool(said) == ("agent" in yaml.safe_load((home / "environments" / "shop.yaml").read_text()))
+    # A program hears results, and ends with its answer; the agent of its own says something then.
+    assert bool(said) == ("rollout.agents" in (home / "environments" / "shop.yaml").read_text())
 
 
 async def test_the_tasks_of_a_file_are_prepared_and_checked_for_both_trainers(notes: Path, model: Path) -> None:

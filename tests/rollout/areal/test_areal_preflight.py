@@ -115,12 +115,21 @@ def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
     checked(home, norm, "mcp.normalise_rewards=false", "gconfig.n_samples=4")
 
 
-def test_several_rows_of_a_trajectory_and_a_reward_norm_are_refused(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("+mcp.thinking={context: drop_previous}", "thinking.context: drop_previous makes several rows"),
+        (
+            "+mcp.agent={use: 'rollout.programs.program:Function', with: {use: 'told:plain'}}",
+            "agent.use: a program may",
+        ),
+    ],
+)
+def test_several_rows_of_a_trajectory_and_a_reward_norm_are_refused(home: Path, override: str, said: str) -> None:
     from gateway.errors import ConfigError
 
-    given = ["mcp.normalise_rewards=false", "+mcp.thinking={context: drop_previous}"]
-    with pytest.raises(ConfigError, match="drop_previous makes several rows of a trajectory"):
-        checked(home, *given)
+    with pytest.raises(ConfigError, match=said):
+        checked(home, "mcp.normalise_rewards=false", override)
 
 
 def test_a_lock_that_differs_from_the_servers_is_refused(home: Path, tmp_path: Path) -> None:

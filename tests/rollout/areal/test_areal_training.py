@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from agent_training import as_the_program_shows_it
 from areal_run import AREAL_PYTHON, needs_areal, train_areal
 from echo_task import CONVERSATION, ENVIRONMENT, echo_row
 from engine_log import derive, read_records, samples_of
 from sglang_server import requests_logged, running_sglang
 from taught_model import teach
+from told import plain_program
 
 from gateway.catalogue.tool_config import read_lock
 from rollout.areal.samples import group_advantages
@@ -29,6 +32,7 @@ from rollout.environment.parquet import read_rows
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(2400), needs_areal]
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 ROWS, SAMPLES, STEPS, LOST = 3, 4, 3, 2
 BIAS = 0.5
@@ -160,6 +164,42 @@ def off_policy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return finished(home / "run", overrides, teach(home / "model", CONVERSATION, tools))
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two steps whose trajectories a program plays, in a process for each."""
+    home = tmp_path_factory.mktemp("program")
+    (home / "environments").mkdir()
+    raw = yaml.safe_load((ROOT / "configs" / "environments" / "retail_fitting.yaml").read_text())
+    limits = {"assistant_turns": 4, "parallel_calls": 1, "wall_clock_s": 900}
+    written = raw | {"agent": plain_program(), "user": None, "limits": limits}
+    (home / "environments" / "shop.yaml").write_text(yaml.safe_dump(written))
+    rows, lock = home / "rows.parquet", home / "lock.yaml"
+    command("data", "shop", "--environments-dir", home / "environments", "--split", "test", "-n", ROWS * 2, "-o", rows)
+    command("tool-config", home / "environments" / "shop.yaml", "-o", lock)
+    messages, tools = anyio.run(as_the_program_shows_it, "shop", home)
+    overrides: dict[str, object] = {
+        "train_dataset.path": rows,
+        "mcp.environments_dir": home / "environments",
+        "mcp.tool_config_path": lock,
+        "mcp.prompt_tokens": 4096,
+        "actor.weight_update_mode": "disk",
+        "rollout.max_head_offpolicyness": 0,
+        "total_train_steps": 2,
+    }
+    return finished(home / "run", overrides, teach(home / "model", messages, tools, steps=120))
+
+
+def test_a_program_is_trained_on_whole_groups_with_one_prompt_for_all_siblings(program: Run) -> None:
+    assert [batch["input_ids"].shape[0] for batch in program.trained] == [ROWS * SAMPLES] * 2
+    played = [record for record in program.records if record["origin"]["step"] < 2]
+    assert all(record["agent"] == plain_program() for record in played)
+    assert any(event["server"] == "retail" for each in played for turn in each["turns"] for event in turn["tools"])
+    groups = {(each["origin"]["uid"], tuple(each["prompt_ids"])) for each in played}
+    assert len(groups) == len({uid for uid, _ in groups}) == ROWS * 2
+    for step, batch in enumerate(program.trained):
+        assert max(program.differences(step)) < 1e-4 and batch["advantages"].abs().max() > 0
+
+
 def test_three_steps_train_on_whole_groups(on_policy: Run) -> None:
     assert len(on_policy.trained) == STEPS
     assert all(batch["input_ids"].shape[0] == ROWS * SAMPLES for batch in on_policy.trained)
@@ -167,14 +207,14 @@ def test_three_steps_train_on_whole_groups(on_policy: Run) -> None:
     assert all(played[step] == ROWS * SAMPLES for step in range(STEPS))
 
 
-@pytest.mark.parametrize("name", ["on_policy", "off_policy"])
+@pytest.mark.parametrize("name", ["on_policy", "off_policy", "program"])
 def test_every_trained_position_is_what_sglang_logged(name: str, request: pytest.FixtureRequest) -> None:
     """Ids, mask and log-probabilities, derived from the server's log by code that shares nothing with the adapter."""
     run: Run = request.getfixturevalue(name)
     generations = list(run.generations)
     expected: Counter[Any] = Counter()
     for record in run.records:
-        if name == "on_policy" and record["origin"]["step"] >= STEPS:
+        if name != "off_policy" and record["origin"]["step"] >= len(run.trained):
             continue  # begun after the last update
         for sample in samples_of(record):
             ids, mask, logprobs = derive(sample, generations)
@@ -208,7 +248,7 @@ def test_rewards_are_the_advantages_of_each_trajectory_in_its_group(on_policy: R
         assert sorted(rewards) == pytest.approx(sorted(expected[step]), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["on_policy", "off_policy"])
+@pytest.mark.parametrize("name", ["on_policy", "off_policy", "program"])
 def test_areal_gives_every_trained_token_its_rows_reward(name: str, request: pytest.FixtureRequest) -> None:
     run: Run = request.getfixturevalue(name)
     for batch in run.trained:

@@ -14,7 +14,8 @@ from worlds import task
 from rollout.areal.samples import NOT_SAMPLED, Sample, group_advantages, samples_of, to_tensors
 from rollout.environment.task import Origin
 from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Segment, Span, SpanKind, Trace
+from rollout.trace.record import Segment, Span, SpanKind, Trace, Turn
+from rollout.types import Attempt, FinishReason
 
 pytestmark = pytest.mark.anyio
 
@@ -24,13 +25,22 @@ async def played(directory: Path, **thinking: Any) -> tuple[Trace, list[dict[str
     return await play(directory, tokens, tokens.encode, stop=IM_END, thinking=thinking)
 
 
-def versions_of(trace: Trace, chance: random.Random) -> dict[int, list[int]]:
-    """A weight update during each turn, at some token."""
-    found: dict[int, list[int]] = {}
+def updated(trace: Trace, chance: random.Random) -> list[int]:
+    """Record a weight update during each turn, at some token; returns the versions of all of them."""
     for number, turn in enumerate(trace.turns):
         cut = chance.randint(0, turn.sampled)
-        found[number] = [number] * cut + [number + 1] * (turn.sampled - cut)
-    return found
+        turn.attempts = [
+            Attempt(tokens=cut, weights_version=number),
+            Attempt(tokens=turn.sampled - cut, weights_version=number + 1),
+        ]
+    return [version for turn in trace.turns for version in turn.versions if version is not None]
+
+
+def turn(*versions: int, first: int | None = None) -> Turn:
+    """A turn with these versions of its sampled ids, as far as they are known."""
+    attempts = [Attempt(tokens=1, weights_version=version) for version in versions]
+    sampled = {"finish_reason": FinishReason.STOP, "sampled": len(versions) or 2}
+    return Turn(content="", thinking="", attempts=attempts, weights_version=(first, None), **sampled)
 
 
 @pytest.mark.parametrize("context", ["keep", "drop_previous"])
@@ -39,8 +49,8 @@ async def test_every_token_has_what_the_trace_and_the_engine_have_for_it(
     tmp_path: Path, context: str, loss: str
 ) -> None:
     trace, log = await played(tmp_path, context=context, loss=loss)
-    versions = versions_of(trace, random.Random(0))
-    samples = samples_of(trace, versions)
+    versions = updated(trace, random.Random(0))
+    samples = samples_of(trace)
     assert len(samples) == len(trace.segments) and (len(samples) > 1) == (context == "drop_previous")
     sampled = [
         (token, logprob) for each in log for token, logprob in zip(each["token_ids"], each["log_probs"], strict=True)
@@ -59,7 +69,7 @@ async def test_every_token_has_what_the_trace_and_the_engine_have_for_it(
             version != NOT_SAMPLED for version, kept in zip(sample.versions, sample.loss_mask, strict=True) if kept
         )
     assert [(token, logprob) for token, logprob, _ in found] == sampled
-    assert [version for _, _, version in found] == [version for turn in versions.values() for version in turn]
+    assert [version for _, _, version in found] == versions
 
 
 async def test_masked_tokens_at_the_end_are_left_out() -> None:
@@ -71,11 +81,12 @@ async def test_masked_tokens_at_the_end_are_left_out() -> None:
     trace = Trace.begin("t", task(), Origin())
     for name in ("prompt_ids", "response_ids", "loss_mask", "logprobs", "spans"):
         setattr(trace, name, getattr(segment, name))
-    assert samples_of(trace, {0: [8, 9], 1: [9, 9]}) == [
+    trace.turns = [turn(8, 9), turn(9, 9)]
+    assert samples_of(trace) == [
         Sample(ids=[1, 2, 3, 4], loss_mask=[0, 0, 1, 1], logprobs=[0.0, 0.0, -0.1, -0.2], versions=[-1, -1, 8, 9])
     ]
     trace.mask()
-    assert samples_of(trace, {0: [8, 9], 1: [9, 9]}) == []
+    assert samples_of(trace) == []
 
 
 def test_tokens_that_a_template_removed_have_no_version() -> None:
@@ -86,8 +97,18 @@ def test_tokens_that_a_template_removed_have_no_version() -> None:
     segment.add_span(SpanKind.COMPLETION, 0, [5, 6, 7], [-0.3, -0.4, -0.5], in_loss=True)
     segment.trim(1)
     assert segment.spans[-1] == Span(kind=SpanKind.COMPLETION, turn=0, start=3, end=5)
-    (sample,) = samples_of(segment, {0: [1, 1, 1, 2, 2]})
+    segment.turns = [turn(1, 1, 1, 2, 2)]
+    (sample,) = samples_of(segment)
     assert sample.versions == [-1, 1, 1, -1, 1, 2]
+
+
+def test_a_stored_turn_without_versions_has_its_first_or_its_steps() -> None:
+    trace = Trace.begin("t", task(), Origin(step=4))
+    trace.prompt_ids, trace.turns = [1], [turn(first=3), turn()]
+    for number in range(2):
+        trace.add_span(SpanKind.COMPLETION, number, [2, 3], [-0.1, -0.2], in_loss=True)
+    (sample,) = samples_of(trace)
+    assert sample.versions == [-1, 3, 3, 4, 4]
 
 
 def test_advantages_are_those_of_the_literature() -> None:

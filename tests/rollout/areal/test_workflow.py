@@ -27,6 +27,7 @@ from areal_stage import (
     servers,
 )
 from scripted_sglang import Script, scripted_sglang
+from told import SUMMARY
 from transformers import AutoTokenizer
 
 from rollout.areal import cpu
@@ -285,6 +286,33 @@ def test_versions_are_those_of_the_weights_that_sampled_each_token(stage: Stage,
         found = set(versions[before + span.start : before + span.end])
         assert found == {span.turn + 5 if span.kind.is_sampled else -1}
     assert [turn.weights_version for turn in trace.turns] == [(5, 5), (6, 6)]
+
+
+def test_a_summary_that_a_program_goes_on_with_has_the_versions_that_sampled_it(stage: Stage, script: Script) -> None:
+    """Programs ask beside their conversation, too: what is in no turn, and what becomes one only later."""
+    stage.environment(agent={"use": "rollout.programs.program:Function", "with": {"use": "told:compacting"}})
+    version = iter(range(5, 100))
+
+    def choose(read: str, turns: int) -> str:
+        engine.set_version(next(version))
+        beside = {"A title?": "Plums", "Summarise:": SUMMARY}
+        return next((text for ask, text in beside.items() if ask in read), "PLUM" if turns else SHOUT)
+
+    script.choose = choose
+    with stage.engine() as engine:
+        engine.submit(row(0), WORKFLOW, stage.arguments())
+        (result,) = engine.wait(1, timeout=100)
+    (trace,) = stage.traces
+    assert trace.failure is None and [turn.content for turn in trace.turns] == ["", SUMMARY, "", "PLUM"]
+    assert len(result["input_ids"]) == len(trace.segments) == 3
+    for number, segment in enumerate(trace.segments):
+        length = int(result["attention_mask"][number].sum())
+        assert result["input_ids"][number, :length].tolist() == ids_of(segment)[:length]
+        for span in segment.spans:
+            place = slice(len(segment.prompt_ids) + span.start, min(len(segment.prompt_ids) + span.end, length))
+            # The title, which is in no segment, was sampled by version 6.
+            sampled = {0: 5, 1: 7, 2: 8, 3: 9}[span.turn] if span.kind.is_sampled else -1
+            assert set(result["versions"][number, place].tolist()) <= {sampled}
 
 
 def test_areal_gives_every_token_in_the_loss_the_advantage(stage: Stage, script: Script) -> None:
