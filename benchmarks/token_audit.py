@@ -70,6 +70,8 @@ EXCHANGES = 4
 THOUGHT = "It was loud enough, so I can say what it was."
 _BEGUN = re.compile(r"(?:(?!<think>|<tool_call>).)*?</think>", re.DOTALL)
 """A turn that began with a thought."""
+# Without padding, which would be two thirds of what the trainer computes.
+CPU = {"engine": "cpu_135m", "actor_rollout_ref.model.use_remove_padding": True}
 _LOG = "TOKEN_AUDIT_LOG"
 _WAIT_S = 6 * 3600
 
@@ -128,7 +130,7 @@ def main() -> None:
                 rows = given.rows // 2 if name == "single_turn" else given.rows
                 case, masked = f"{by}, {name}", name == "thinking masked"
                 if by == "trainer":
-                    engine = gpu_engine(given.gpu, given.dtype) if given.gpu else {"engine": "cpu_135m"}
+                    engine = gpu_engine(given.gpu, given.dtype) if given.gpu else CPU
                     results.append(by_trainer(case, place, model, rows, engine=engine, masked=masked))
                 else:
                     results.append(by_run(case, place, model, rows, masked=masked))
