@@ -303,7 +303,7 @@ def _apart(model: Any, sample: dict[str, Any]) -> float:
     hidden = model.base_model(input_ids=torch.tensor([prompt + sample["response_ids"]])).last_hidden_state[0]
     # Of the sampled tokens alone: the vocabulary is most of the work.
     logits = model.get_output_embeddings()(hidden[len(prompt) - 1 : -1][trained])
-    own = logits.log_softmax(-1).gather(1, response[trained][:, None])[:, 0]
+    own = logits.gather(1, response[trained][:, None])[:, 0] - logits.logsumexp(-1)
     return float((own - torch.tensor(sample["logprobs"])[trained]).abs().max())
 
 
