@@ -5,7 +5,8 @@
 CPU time, of this process per lease: so many are asked for at once, of which 64 are granted at a time. And of the
 sweeper per forked process: so many are held, and then end one after the other. And of this process per turn, without
 the engine: trajectories of so many turns, the last ones under `compact` with a summary after each 20 turns, with a
-tokenizer of transformers and results of 400 characters. Prints a line for each.
+tokenizer of transformers and results of 400 characters. Prints a line for each, and how many times a turn of the
+shortest those of the others cost.
 """
 
 import argparse
@@ -14,9 +15,10 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -41,6 +43,9 @@ from rollout.trace.store import TraceStore
 from rollout.types import Call, Completion, ModelTokens
 
 ASKED = "Sum up now"
+AT_TOKENS = 6600
+"""Of which 400 turns of 400 characters are 20 compactions."""
+ROUNDS = 5
 COMPACT: dict[str, Any] = {"keep_turns": 2, "summary_tokens": 512, "instruction": ASKED}
 PROGRAM = Path(__file__).parents[1] / "tests" / "gateway" / "forking_server.py"
 
@@ -111,17 +116,17 @@ class Reading:
         return Completion(ids=list(sampled), logprobs=[0.0] * len(sampled))
 
 
-async def turning(turns: int, strategy: dict[str, Any], tokens: ModelTokens, *, plays: int) -> None:
-    """Prints the processor time of a turn; the first trajectory, which imports and compiles, does not count."""
+async def turning(turns: int, strategy: dict[str, Any], tokens: ModelTokens, *, plays: int) -> tuple[float, int]:
+    """The processor time of a turn in ms, and the summaries of a trajectory."""
     servers = {"pages": {"factory": "benchmarks.growth:pages", "trusted": True}}
     environment = Environment.model_validate({"name": "pages", "servers": servers, "strategy": strategy})
     limits = Limits(response_tokens=1 << 20, assistant_turns=turns)
-    spent, taken, summaries = 0.0, 0, 0
+    spent, summaries = 0.0, 0
     with TemporaryDirectory() as home:
         store = TraceStore(home)
         async with Gateway(environment) as gateway:
             tune_collector()
-            for number in range(plays + 1):
+            for number in range(plays):
                 policy = Reading(tokens, turns)
 
                 async def policy_for(_: object, policy: Reading = policy) -> Reading:
@@ -140,11 +145,28 @@ async def turning(turns: int, strategy: dict[str, Any], tokens: ModelTokens, *, 
                 )
                 if trace.turns_taken != turns or trace.failure is not None:
                     raise RuntimeError(f"{trace.turns_taken} turns: {trace.stop_reason} {trace.failure}")
-                if number:
-                    spent += time.process_time() - began - policy.spent
-                    taken, summaries = taken + turns, trace.summaries
+                spent, summaries = spent + time.process_time() - began - policy.spent, trace.summaries
         store.close()
-    said(f"turns ({strategy['use']}, {summaries} summaries)", turns, 1e3 * spent / taken)
+    return 1e3 * spent / (plays * turns), summaries
+
+
+async def turning_at(counts: Sequence[int], tokens: ModelTokens) -> None:
+    """Rounds in turn, so that other work on the machine slows all; the first imports and compiles, and is left out."""
+    made: dict[int, list[float]] = {count: [] for count in counts}
+    summaries: dict[int, int] = {}
+    for _ in range(ROUNDS + 1):
+        for number, count in enumerate(counts):
+            at_tokens = AT_TOKENS if number else 1 << 19
+            strategy = {"use": "compact", "compact": COMPACT | {"at_tokens": at_tokens}}
+            ms, summaries[count] = await turning(count, strategy, tokens, plays=max(1, 400 // count))
+            made[count].append(ms)
+    for count in counts:
+        said(f"turns (compact, {summaries[count]} summaries)", count, median(made[count][1:]))
+    for count in counts[1:]:
+        ratios = [each / first for each, first in zip(made[count][1:], made[counts[0]][1:], strict=True)]
+        of = {"what": f"times a turn of {counts[0]}", "number": count, "rounds": ROUNDS}
+        found = {"median": median(ratios), "least": min(ratios), "most": max(ratios)}
+        print(json.dumps(of | {name: round(each, 3) for name, each in found.items()}), flush=True)
 
 
 def said(what: str, number: int, ms: float) -> None:
@@ -169,7 +191,4 @@ if __name__ == "__main__":
 
         with TemporaryDirectory() as model:
             tokens = load_tokens(str(make_tiny_model(Path(model), hidden=64, layers=1)))
-        for number, count in enumerate(given.turns):
-            at_tokens = 6800 if number else 1 << 19
-            strategy = {"use": "compact", "compact": COMPACT | {"at_tokens": at_tokens}}
-            anyio.run(partial(turning, count, strategy, tokens, plays=max(3, 2000 // count)))
+        anyio.run(turning_at, given.turns, tokens)

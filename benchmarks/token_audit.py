@@ -6,7 +6,7 @@
 MODEL is a directory with a tokenizer that has a chat template. Each case is a strategy or a thinking policy, played
 by verl's GRPO (`trainer`), on the CPU or, with `--gpu`, on a GPU, and by `mcp-rollout run` (`run`), against a user and
 a tool whose texts are hard to tokenise. Unless `--weights` is given, the weights are not the model's: a narrow random
-model with the model's tokenizer. Both learn one conversation with thoughts and calls by heart first.
+model with the model's tokenizer. Both learn first to think, to call and to answer, as `conversation` does.
 
 What is counted, over all samples with their prompts: positions whose id, mask or log-probability is not what the
 engine logged; generations that are in no sample; ids, masks and log-probabilities that the trainer had otherwise than
@@ -28,6 +28,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -37,11 +38,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from engine_log import derive, read_generations, read_records, samples_of
-from taught_model import overfit
 from thoughts import thought_tokens
 from verl_run import ROOT, gpu_engine, train
 from verl_run import logged as logged_steps
 
+from benchmarks.audit_server import texts
 from gateway.catalogue.tool_config import read_lock
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
@@ -64,21 +65,13 @@ CASES: dict[str, dict[str, Any]] = {
     "thinking budget": {"thinking": {"tokens_per_turn": 12}},
     "thinking masked": {"thinking": {"loss": "mask", "reward": "strip"}},
 }
-CONVERSATION: list[dict[str, Any]] = [
-    {"role": "system", "content": "Shout what the user says."},
-    {"role": "user", "content": "Shout plum."},
-    {
-        "role": "assistant",
-        "reasoning_content": "plum",
-        "tool_calls": [{"function": {"name": "shout", "arguments": {"text": "plum"}}}],
-    },
-    {"role": "tool", "content": "PLUM"},
-    {"role": "assistant", "content": "PLUM", "reasoning_content": "It was loud enough, and so I can say what it was."},
-    {"role": "user", "content": "Shout pear 1."},
-    {"role": "assistant", "content": "PEAR", "reasoning_content": "pear"},
-]
+EXCHANGES = 4
+"""Of a conversation that the model learns; each is a message of the user, a call and an answer."""
+THOUGHT = "It was loud enough, so I can say what it was."
 _BEGUN = re.compile(r"(?:(?!<think>|<tool_call>).)*?</think>", re.DOTALL)
 """A turn that began with a thought."""
+# Without padding, which would be two thirds of what the trainer computes.
+CPU = {"engine": "cpu_135m", "actor_rollout_ref.model.use_remove_padding": True}
 _LOG = "TOKEN_AUDIT_LOG"
 _WAIT_S = 6 * 3600
 
@@ -125,7 +118,7 @@ def main() -> None:
     model = home / "model"
     if not model.is_dir():
         make_model(given.model, model, tools, weights=given.weights)
-    where = parting(load_tokens(str(model)), CONVERSATION[:2], tools, has_user=True)
+    where = parting(load_tokens(str(model)), conversation(0)[:2], tools, has_user=True)
     print(f"rollout and template part: {where or 'nowhere'}", flush=True)
     results: list[Found] = []
     for by in ("trainer", "run"):
@@ -134,10 +127,10 @@ def main() -> None:
                 place = home / f"{by}-{name.replace(' ', '_')}"
                 place.mkdir(exist_ok=True)
                 (place / "audit.yaml").write_text(yaml.safe_dump(_environment(changes)))
-                rows = given.rows // 3 if name == "single_turn" else given.rows
+                rows = given.rows // 2 if name == "single_turn" else given.rows
                 case, masked = f"{by}, {name}", name == "thinking masked"
                 if by == "trainer":
-                    engine = gpu_engine(given.gpu, given.dtype) if given.gpu else {"engine": "cpu_135m"}
+                    engine = gpu_engine(given.gpu, given.dtype) if given.gpu else CPU
                     results.append(by_trainer(case, place, model, rows, engine=engine, masked=masked))
                 else:
                     results.append(by_run(case, place, model, rows, masked=masked))
@@ -157,6 +150,42 @@ def line(found: Found) -> str:
         f"{len(found.texts):,} ids; different: {found.ids} ids, {found.masks} masks, {found.logprobs} logprobs, "
         f"{found.trained} trained; {found.left} generations left over; at most {found.apart:.1e} apart"
     )
+
+
+def conversation(seed: int) -> list[dict[str, Any]]:
+    """The world's texts, and answers with thoughts."""
+    rng = Random(seed)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Shout what the user says."}]
+    for _ in range(EXCHANGES):
+        call = {"function": {"name": "shout", "arguments": {"text": "plum"}}}
+        messages += [
+            {"role": "user", "content": f"Shout {texts(rng)}"},
+            {"role": "assistant", "reasoning_content": "plum", "tool_calls": [call]},
+            {"role": "tool", "content": f"PLUM {texts(rng)}"},
+            {"role": "assistant", "content": "PLUM", "reasoning_content": THOUGHT},
+        ]
+    return messages
+
+
+def teach(model: Any, tokenizer: Any, tools: Sequence[dict[str, Any]], *, steps: int, rate: float) -> None:
+    """Train what the assistant says, each step in another conversation."""
+
+    def ids(messages: Sequence[dict[str, Any]], **more: bool) -> list[int]:
+        return tokenizer.apply_chat_template(list(messages), tools=list(tools), return_dict=False, **more)
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for step in range(steps):
+        messages = conversation(step)
+        answers = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+        parts = [(len(ids(messages[:at], add_generation_prompt=True)), len(ids(messages[: at + 1]))) for at in answers]
+        said = torch.tensor([place for begin, end in parts for place in range(begin, end)])
+        whole = torch.tensor([ids(messages)])
+        hidden = model.base_model(input_ids=whole).last_hidden_state[0]
+        # Of the answers alone: the vocabulary is most of the work.
+        logits = model.get_output_embeddings()(hidden[said - 1])
+        torch.nn.functional.cross_entropy(logits, whole[0, said]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def make_model(source: Path, path: Path, tools: Sequence[dict[str, Any]], *, weights: bool) -> None:
@@ -186,10 +215,10 @@ def make_model(source: Path, path: Path, tools: Sequence[dict[str, Any]], *, wei
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         model.generation_config = GenerationConfig(**ends)
-        steps, rate = 60, 6e-3
+        steps, rate = 160, 4e-3
+    teach(model, tokenizer, tools, steps=steps, rate=rate)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
-    overfit(path, CONVERSATION, tools, steps=steps, rate=rate)
 
 
 def by_trainer(
@@ -274,7 +303,7 @@ def _apart(model: Any, sample: dict[str, Any]) -> float:
     hidden = model.base_model(input_ids=torch.tensor([prompt + sample["response_ids"]])).last_hidden_state[0]
     # Of the sampled tokens alone: the vocabulary is most of the work.
     logits = model.get_output_embeddings()(hidden[len(prompt) - 1 : -1][trained])
-    own = logits.log_softmax(-1).gather(1, response[trained][:, None])[:, 0]
+    own = logits.gather(1, response[trained][:, None])[:, 0] - logits.logsumexp(-1)
     return float((own - torch.tensor(sample["logprobs"])[trained]).abs().max())
 
 
@@ -424,7 +453,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what both compute in")
     parser.add_argument("--only", choices=list(CASES), help="one case")
-    parser.add_argument("--rows", type=int, default=14, help="of a step; each has 8 trajectories (default: 14)")
+    parser.add_argument("--rows", type=int, default=10, help="of a step; each has 8 trajectories (default: 10)")
     return parser.parse_args()
 
 

@@ -167,7 +167,7 @@ def test_the_converted_model_ends_its_turns_and_speaks_english(tmp_path: Path) -
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="needs `make model`")
-@pytest.mark.parametrize("case", ["tree", "thinking masked"])
+@pytest.mark.parametrize("case", ["tree", "drop_previous", "thinking masked"])
 def test_trajectories_with_its_tokenizer_are_what_the_engine_logged(case: str, tmp_path: Path) -> None:
     """A short part of `python -m benchmarks.token_audit`, which fails where a position differs."""
     command = [sys.executable, "-m", "benchmarks.token_audit", MODEL, "--out", tmp_path, "--by", "run", "--only", case]
@@ -177,6 +177,7 @@ def test_trajectories_with_its_tokenizer_are_what_the_engine_logged(case: str, t
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (found,) = json.loads((tmp_path / "results.json").read_text())
     assert found["positions"] > 5000 and found["apart"] < 1e-3
+    assert (found["samples"] > 2 * 2 * 8) == (case == "drop_previous")  # a thought left a context
 
 
 @pytest.mark.full

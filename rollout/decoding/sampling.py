@@ -77,7 +77,8 @@ def draw(
     for row, sampling in enumerate(samplings):
         if sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1):
             logits[row] = _truncate(logits[row], sampling)
-    logprobs = torch.log_softmax(logits, dim=-1)
+    # On a CPU log_softmax rounds by 1e-4 where one of 49,152 tokens is likely; this is also how verl's trainer does it.
+    logprobs = logits - logits.logsumexp(dim=-1, keepdim=True)
     # Scaling by the last sum corrects its rounding; the clamp is for a product that rounds up to that sum.
     cumulative = logprobs.double().exp().cumsum(dim=-1)
     thresholds = torch.tensor(uniforms, dtype=torch.float64, device=device) * cumulative[:, -1]

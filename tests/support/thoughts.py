@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_THINK = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)|<think>.*?(?:</think>|\Z)", re.DOTALL)
+_CALL = "<tool_call>"
+# What is within a call is the call's, and is matched so that no thought begins there.
+_THINK = re.compile(
+    rf"\A\s*<think>.*?(?:</think>|\Z)|<think>.*?(?:</think>|\Z)|{_CALL}.*?(?:</tool_call>|\Z)", re.DOTALL
+)
 THOUGHTS = {
     "gpt-oss": re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z)", re.DOTALL),
     "seed": re.compile(r"<seed:think>.*?(?:</seed:think>|\Z)", re.DOTALL),
@@ -21,7 +25,8 @@ def thought_tokens(name: str, tokenizer: Any, ids: list[int]) -> list[bool]:
     Token by token: an id spells what the text gains by it; one in the middle of a character, that character.
     """
     text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-    places = [match.span() for match in THOUGHTS.get(name, _THINK).finditer(text)]
+    matches = THOUGHTS.get(name, _THINK).finditer(text)
+    places = [match.span() for match in matches if not match.group().startswith(_CALL)]
     found: list[bool] = []
     done = 0
     for count in range(1, len(ids) + 1):

@@ -28,6 +28,14 @@ def test_the_logprob_is_that_of_the_temperature_scaled_logits() -> None:
     assert logprob == pytest.approx((LOGITS / 0.5).log_softmax(-1)[token].item(), abs=1e-6)
 
 
+def test_the_logprob_of_a_likely_token_is_exact_in_a_large_vocabulary() -> None:
+    logits = 2 * torch.randn(8, 49_152, generator=torch.Generator().manual_seed(0))
+    logits[:, 5] = 20
+    ids, logprobs = draw(logits, [Sampling()] * 8, [0.5] * 8)
+    exact = logits.double().log_softmax(-1)
+    assert logprobs == pytest.approx([exact[row, each].item() for row, each in enumerate(ids)], abs=3e-6)
+
+
 def test_temperature_zero_takes_the_likeliest_token_with_its_logprob_at_temperature_one() -> None:
     ids, logprobs = draw(LOGITS[None], [Sampling(temperature=0, top_k=3, top_p=0.1)], [0.999])
     assert ids == [0]

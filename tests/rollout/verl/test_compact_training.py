@@ -1,4 +1,4 @@
-"""Three GRPO steps with compacted contexts, whose summaries are trained or masked: segments under one advantage."""
+"""Three GRPO steps with compacted contexts, with summaries trained, masked and not asked for: one advantage each."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ CONVERSATION: list[dict[str, Any]] = [
 @dataclass(frozen=True)
 class Run:
     home: Path
-    is_masked: bool
+    kind: str
     metrics: dict[int, dict[str, Any]]
     records: list[dict[str, Any]]
     generations: list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["train", "mask"])
+@pytest.fixture(scope="module", params=["train", "mask", "cut"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp(f"compact_{request.param}")
-    strategy = {"use": "compact", "compact": COMPACT | {"summary_loss": request.param}}
+    changes = {"summary_tokens": 0} if request.param == "cut" else {"summary_loss": request.param}
+    strategy = {"use": "compact", "compact": COMPACT | changes}
     overrides = prepare_training(home, ENVIRONMENT | {"strategy": strategy}, CONVERSATION, samples=SAMPLES)
     overrides |= {
         "data.max_response_length": 768,
@@ -58,12 +59,12 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     done = train(home, overrides, timeout_s=1600)
     assert done.returncode == 0, done.stdout[-8000:]
     records, generations = read_records(home / "traces"), read_generations(home / "engine.jsonl")
-    return Run(home, request.param == "mask", logged(home), records, generations)
+    return Run(home, request.param, logged(home), records, generations)
 
 
-def summaries(record: dict[str, Any]) -> set[int]:
-    marked = ((number, mark["kind"]) for number, turn in enumerate(record["turns"]) for mark in turn["marks"])
-    return {number for number, kind in marked if kind == "compacted"}
+def marked(record: dict[str, Any], kind: str) -> set[int]:
+    marks = ((number, mark["kind"]) for number, turn in enumerate(record["turns"]) for mark in turn["marks"])
+    return {number for number, found in marks if found == kind}
 
 
 def test_trajectories_of_several_contexts_were_trained(run: Run) -> None:
@@ -74,14 +75,16 @@ def test_trajectories_of_several_contexts_were_trained(run: Run) -> None:
         own = [record for record in run.records if record["origin"]["step"] == step]
         assert metrics["mcp/failed_share"] == 0
         assert (metrics["actor/grad_norm"] > 0) == rewards_differ(own)
-        assert metrics["mcp/marks/compacted"] == sum(len(summaries(record)) for record in own) / len(own)
+        for kind, is_ours in (("compacted", run.kind != "cut"), ("oldest_cut", run.kind == "cut")):
+            counted = sum(len(marked(record, kind)) for record in own)
+            assert metrics[f"mcp/marks/{kind}"] == counted / len(own) and (counted > 0) == is_ours
         assert metrics["mcp/strategy/compact"] == 1
 
 
 def test_every_segment_is_the_engines_log_and_nothing_is_left_over(run: Run) -> None:
     left = list(run.generations)
     for record in run.records:
-        masked = summaries(record) if run.is_masked else set[int]()
+        masked = marked(record, "compacted") if run.kind == "mask" else set[int]()
         for sample in samples_of(record):
             ids, mask, logprobs = derive(sample, left)
             for span in sample["spans"]:

@@ -1,4 +1,4 @@
-"""Two GRPO steps of each strategy through verl's own trainer loop, held against the engine's log."""
+"""Three GRPO steps of each strategy through verl's own trainer loop, held against the engine's log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from agent_training import assert_trained_on
 from echo_training import CONVERSED, SHOUT_PLUM, prepare_training
 from engine_log import derive, read_generations, read_records, rewards_differ, samples_of
 from verl_run import logged, train
@@ -18,7 +19,7 @@ from rollout.trace.trained import read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
 
-LEAVES, STEPS, ROWS = 4, 2, 2
+LEAVES, STEPS, ROWS = 4, 3, 2
 CONVERSATION: list[dict[str, Any]] = [
     *SHOUT_PLUM,
     {"role": "user", "content": "Shout pear 1."},
@@ -69,7 +70,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Run(home, strategy["use"], estimator, logged(home), records, generations, updates)
 
 
-def test_both_steps_trained_on_whole_groups(run: Run) -> None:
+def test_each_step_trained_on_whole_groups(run: Run) -> None:
     assert len(run.records) == STEPS * ROWS * LEAVES
     assert {record["strategy"]["use"] for record in run.records} == {run.strategy}
     for step, metrics in run.metrics.items():
@@ -106,6 +107,10 @@ def test_the_engines_log_gives_the_same_ids_masks_and_logprobs(run: Run) -> None
             assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
             assert sample["logprobs"][: len(ids)] == logprobs
     assert left == []
+
+
+def test_what_was_trained_on_is_the_record(run: Run) -> None:
+    assert_trained_on(run.home, run.records)
 
 
 def test_the_trainer_finds_the_engines_probabilities(run: Run) -> None:
