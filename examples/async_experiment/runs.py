@@ -27,6 +27,8 @@ SEEDS = (0, 1, 2)
 STEPS, SPEED_STEPS = 30, 12
 """Of each run: fixed before the first one."""
 PROMPTS, SAMPLES = 16, 4
+BATCH = 72
+"""Trajectories of a step of the demo's training."""
 LEARNING_RATE = 1.5e-3
 _SAMPLER = "trainer.v1.sampler"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -135,6 +137,11 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
         yield "trainer.v1.trainer_mode", f"mcp_{run.mode}_async"
         yield f"trainer.v1.{run.mode}_async.num_warmup_batches", run.staleness
         yield f"{_SAMPLER}.max_off_policy_threshold", run.staleness + 1
+    # All trajectories in flight have a world and a place in the engine's batch: those that wait for one sample with
+    # later weights, and nothing is stale.
+    in_flight = (run.staleness + 1) * (PROMPTS * SAMPLES if run.scale else BATCH)
+    yield f"{_ROLLOUT}.custom.mcp.max_sessions", in_flight
+    yield f"{_ROLLOUT}.max_num_seqs", in_flight
     if not run.corrected:
         yield "algorithm.rollout_correction.rollout_is", "null"
     if run.mode == "separate":
@@ -147,9 +154,6 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
         file.write_text(yaml.safe_dump(slow))
         modules = "rollout.verl.trainer,async_experiment.slow_engine"
         yield f"{_ROLLOUT}.custom.mcp.environments_dir", environments.absolute()
-        # All trajectories in flight have a world and a place in the engine's batch.
-        yield f"{_ROLLOUT}.custom.mcp.max_sessions", (run.staleness + 1) * PROMPTS * SAMPLES
-        yield f"{_ROLLOUT}.max_num_seqs", (run.staleness + 1) * PROMPTS * SAMPLES
         yield "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES", f"'{modules}'"
         yield "trainer.val_before_train", False
         yield "trainer.test_freq", -1

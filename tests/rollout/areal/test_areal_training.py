@@ -186,7 +186,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "rollout.max_head_offpolicyness": 0,
         "total_train_steps": 2,
     }
-    return finished(home / "run", overrides, teach(home / "model", messages, tools, steps=120))
+    return finished(home / "run", overrides, teach(home / "model", messages, tools, steps=300))
 
 
 def test_a_program_is_trained_on_whole_groups_with_one_prompt_for_all_siblings(program: Run) -> None:
