@@ -111,7 +111,9 @@ def finish(run: Run) -> None:
                 run.directory, seed=run.seed, steps=run.steps, learning_rate=LEARNING_RATE, more=dict(_overrides(run))
             )
         except SystemExit as error:
-            console.print(str(error), markup=False)
+            if not isinstance(error.code, str):  # a signal to this program
+                raise
+            console.print(error.code, markup=False)
             continue
         found = _speed(run) if run.scale else _reward(run)
         (run.directory / "result.json").write_text(json.dumps(found))
