@@ -2,14 +2,18 @@
 
 A program repeats a call in its own words. It is found by the id that the program was given for it, else by its name and
 arguments, with numbers compared as doubles. Calls that the policy did not write are recorded behind the turn's own.
+A program that has asked again for the answer may make its calls again: each gives its result once more, without a call
+of the world.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
+
+import anyio
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult, canonical_json
 from rollout.loop.calls import UNDER_WAY, sendable, too_many
@@ -21,6 +25,15 @@ from rollout.trace.record import Trace
 from rollout.types import Call, Message, Shown, TurnSession
 
 _NOT_MADE = ToolResult.error("The program did not make this call.")
+
+
+@dataclass(eq=False, slots=True)
+class _Made:
+    """A call of the policy's that the program has made."""
+
+    given: tuple[Shown, bool] = Shown(text=UNDER_WAY.text), True
+    over: anyio.Event = field(default_factory=anyio.Event)
+    repeated: int = 0
 
 
 class OutsideCalls:
@@ -53,7 +66,12 @@ class OutsideCalls:
             unknown = ToolResult.error(f"Unknown tool {self._calls[at].name!r}.", fault=CallFault.UNKNOWN_TOOL)
             results[at] = _NOT_MADE if at in self._open or at in self._own else unknown
         trace.add_calls(self._calls, results)
-        self._made = 0
+        self._count = 0
+        """Calls that were made."""
+        self._made: dict[int, _Made] = {}
+        """Those that the policy wrote, by position."""
+        self._asked_again = 0
+        """How often each may be made once more."""
         self.is_settled = self.is_logged = False
         """Whether the policy's next turn reads them; whether their messages are in the trace."""
 
@@ -69,10 +87,18 @@ class OutsideCalls:
         Raises:
             GatewayError: the world broke.
         """
-        at = self._position(name, arguments, position)
-        if at is None and self._made >= self._most:
+        at = self._position(self._open, name, arguments, position)
+        if at is None:
+            again = [each for each, made in self._made.items() if made.repeated < self._asked_again]
+            if (at := self._position(again, name, arguments, position)) is not None:
+                made = self._made[at]
+                made.repeated += 1
+                await made.over.wait()
+                return made.given
+        if at is None and self._count >= self._most:
             return Shown(text=too_many(self._most).text), True
-        self._made += 1
+        self._count += 1
+        made = _Made()
         if at is None:
             at = len(self._calls)
             self._calls.append(Call(name=name, arguments=arguments))
@@ -81,6 +107,7 @@ class OutsideCalls:
                 self._trace.messages.insert(self._at + at, message)
         else:
             self._open.remove(at)
+            self._made[at] = made
         began_at, began, result = time.time(), time.perf_counter(), UNDER_WAY
         try:
             result = await self._session.call(name, arguments)
@@ -96,10 +123,18 @@ class OutsideCalls:
             self._turn.tools[at] = event
             if self.is_logged:
                 self._trace.messages[self._at + at] = self._message(at)
-        return shown, result.is_error
+            made.given = shown, result.is_error
+            made.over.set()
+        return made.given
 
-    def _position(self, name: str, arguments: Mapping[str, Any], named: int | None) -> int | None:
-        mine = [] if self.is_settled else [at for at in self._open if self._calls[at].name == name]
+    def asked_again(self) -> None:
+        """The program has asked again for the answer that these calls are of, as after a stream that broke."""
+        self._asked_again += 1
+
+    def _position(
+        self, among: Collection[int], name: str, arguments: Mapping[str, Any], named: int | None
+    ) -> int | None:
+        mine = [] if self.is_settled else [at for at in among if self._calls[at].name == name]
         same = comparable(arguments)
         equal = [at for at in mine if comparable(self._calls[at].arguments) == same]
         return next(iter(([named] if named in mine else []) + equal), None)

@@ -359,6 +359,11 @@ class Turns:
             if not self.is_busy:  # the method that is under way hands over
                 self._hand_over()
 
+    def asked_again(self) -> None:
+        """The program has asked again for the last answer: calls of it that were made give their results once more."""
+        if self._heads:
+            self._heads[-1].calls.asked_again()
+
     def note_end(self, problem: str) -> None:
         """Record what a program ended with; its trajectory is scored."""
         self.check()

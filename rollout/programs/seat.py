@@ -104,6 +104,8 @@ class Seat:
         told = self._ids.told(asked.messages, asked.tools)
         for earlier in (*self._open, *self._answered, *self._besides):
             if earlier.is_repeated_by(told, asked.messages):
+                if earlier in self._answered:
+                    self._turns.asked_again()
                 return earlier, next(iter(asked.messages[len(earlier.told.messages) :]), None)
         waiting = Waiting(asked=asked, told=told)
         if self.over or len(self._open) > MOST_WAITING:

@@ -290,6 +290,22 @@ async def repeating(offered: Offered) -> None:
             await talk.act(bodies[0])
 
 
+async def hasty(offered: Offered) -> None:
+    """Makes the calls of an answer, and asks for it again, as where the stream breaks behind them."""
+    async with conversing(offered) as talk:
+        while True:
+            message = await talk.turn()
+            before = len(talk.messages) - 1
+            if not message.get("tool_calls"):
+                return
+            await talk.act(message)
+            results = talk.messages[before:]
+            del talk.messages[before:]
+            assert await talk.turn() == message
+            await talk.act(message)
+            assert talk.messages[before:] == results
+
+
 async def withdrawing(offered: Offered) -> None:
     """Drops an answer without text and calls, and asks again with a sentence more."""
     async with conversing(offered) as talk:

@@ -69,6 +69,13 @@ async def test_a_repeated_request_is_sampled_once(tmp_path: Path) -> None:
     assert made.trace.failure is None and len(made.engine.log) == 3 and made.differences() == 0
 
 
+async def test_a_call_of_an_answer_that_was_asked_for_again_is_made_once(tmp_path: Path) -> None:
+    made = await played(tmp_path, THREE, run="hasty")
+    assert made.trace.failure is None and len(made.engine.log) == 3 and made.differences() == 0
+    assert made.notes == [("plum", 3.0), ("a", 100.0), ("b", 2.0)]
+    assert [len(turn.tools) for turn in made.trace.turns] == [1, 2, 0] and kinds(made.trace) == [[], [], []]
+
+
 async def test_a_request_that_is_given_up_and_sent_again_is_sampled_once(tmp_path: Path) -> None:
     engine = Engine(THREE, gate=lambda: anyio.sleep(0.2))
     made = await played(tmp_path, (), run="disconnecting", engine=engine)
