@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,11 @@ class ScriptedClient:
 
 
 def _servers() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if str(SERVER) in child.cmdline()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # or a zombie
+            found += [child] if str(SERVER) in child.cmdline() else []
+    return found
 
 
 REFUSES_TOOLS = "{%- for m in messages if m.role == 'tool' -%}{{ raise_exception('no tools here') }}{%- endfor -%}"
