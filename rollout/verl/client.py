@@ -20,10 +20,15 @@ _ATTEMPTS: ContextVar[list[Attempt]] = ContextVar("mcp_rollout_engine_attempts")
 
 
 class _Attempts(LLMServerClient):
-    """The base of verl's resuming client, which calls it once for each attempt."""
+    """The base of verl's resuming client, which calls it once for each attempt.
 
-    def __init__(self, config: DictConfig, *args: Any, **options: Any) -> None:
+    Args:
+        end_ids: Ids at which the engine ends a generation by itself.
+    """
+
+    def __init__(self, config: DictConfig, *args: Any, end_ids: frozenset[int] = frozenset(), **options: Any) -> None:
         super().__init__(config, *args, **options)
+        self._end_ids = end_ids
         self._seed_key = OmegaConf.select(config, f"{KEY}.sampling_seed_key")
         # Ours draws by seed and position, so a resumed generation goes on as if it had not been interrupted.
         self._reseeds = config.actor_rollout_ref.rollout.name != ROLLOUT_NAME
@@ -39,6 +44,10 @@ class _Attempts(LLMServerClient):
         if output.token_ids:
             version = output.extra_fields.get("global_steps")
             attempts.append(Attempt(tokens=len(output.token_ids), weights_version=version, seed=seed))
+            # SGLang decodes once more after the interruption, and does not look whether that token ends the turn.
+            ends = self._end_ids.union(sampling_params.get("stop_token_ids") or ())
+            if output.stop_reason in ("aborted", "abort") and output.token_ids[-1] in ends:
+                output.stop_reason = "completed"
         return output
 
 

@@ -25,7 +25,9 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.debug import marked_timer
+from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from rollout.trace.trained import write_trained
@@ -37,6 +39,7 @@ from rollout.verl.estimators import columns_of
 from rollout.verl.replay_buffer import BatchChecks, Sampled, metrics_of
 from rollout.verl.settings import COLOCATE_MODE, ESTIMATORS, SEPARATE_MODE, TRAINER_MODE, Settings, groups_per_update
 from rollout.verl.trained_batch import dropped_segments, real_keys, trained_segments, trajectory_metrics
+from rollout.verl_cpu.server import stop_ids
 
 log = structlog.get_logger(__name__)
 
@@ -191,6 +194,11 @@ class _AsyncTrainer(_Trainer):
         self._resumed = 0
         self._collector = statistics_collector()  # alive before the manager, which the checkpoint is loaded before
 
+    def _client_of(self, servers: LLMServerManager) -> LLMServerClient:
+        model: HFModelConfig = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
+        ends = frozenset() if self.config.actor_rollout_ref.rollout.ignore_eos else stop_ids(model)
+        return servers.get_client(client_cls=AttemptsClient, end_ids=ends)
+
     def _hold_engine(self, is_held: bool) -> None:
         # A manager of the user's own has no clocks.
         if hasattr(self.agent_loop_manager, "engine_held"):
@@ -230,7 +238,7 @@ class MCPColocateAsyncTrainer(_AsyncTrainer, PPOTrainerColocateAsync):
     verls_mode = "colocate_async"
 
     def get_llm_client(self) -> LLMServerClient:
-        return self.llm_server_manager.get_client(client_cls=AttemptsClient)
+        return self._client_of(self.llm_server_manager)
 
     def on_sample_end(self) -> None:
         self._hold_engine(True)
@@ -249,7 +257,7 @@ class MCPSeparateAsyncTrainer(_AsyncTrainer, PPOTrainerSeparateAsync):
     standalone_server_manager: LLMServerManager
 
     def get_llm_client(self) -> LLMServerClient:
-        return self.standalone_server_manager.get_client(client_cls=AttemptsClient)
+        return self._client_of(self.standalone_server_manager)
 
     def on_step_end(self) -> None:
         self._hold_engine(True)  # while it gets new weights

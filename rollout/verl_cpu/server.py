@@ -58,7 +58,7 @@ class TransformersServer:
         self._model = AutoModelForCausalLM.from_config(model.hf_config, dtype=getattr(torch, self._config.dtype)).eval()
         self._model.to(options.device)
         self._decoder = Decoder(self._model, max_sequences=self._config.max_num_seqs)
-        self._stop_ids = frozenset() if self._config.ignore_eos else _stop_ids(model)
+        self._stop_ids = frozenset() if self._config.ignore_eos else stop_ids(model)
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length
         # Seeds for requests without one, in order of arrival: as reproducible as that order.
         self._seeds = random.Random(f"{self._config.seed}/{replica_rank}")
@@ -178,7 +178,7 @@ class TransformersServer:
         )
 
 
-def _stop_ids(model: HFModelConfig) -> frozenset[int]:
+def stop_ids(model: HFModelConfig) -> frozenset[int]:
     """Ids that end a generation: the tokenizer's and the generation config's."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = [model.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]

@@ -38,12 +38,19 @@ class AsyncRun:
     """Directory with `weights_VERSION.pt`."""
 
 
-def read_run(home: Path) -> AsyncRun:
+def read_run(home: Path, generations: list[dict[str, Any]] | None = None) -> AsyncRun:
+    """Read a run's directory.
+
+    Args:
+        generations: the log of an engine that is not ours, where sampling was not seeded.
+    """
+    if generations is None:
+        generations = list(map(json.loads, (home / "engine.jsonl").read_text().splitlines()))
     lines = [line for path in (home / "traces").glob("*.jsonl") for line in path.read_text().splitlines()]
     files = sorted((home / "traces" / "trained").glob("*.parquet"))
     return AsyncRun(
         traces=list(map(json.loads, lines)),
-        generations=list(map(json.loads, (home / "engine.jsonl").read_text().splitlines())),
+        generations=generations,
         trained=[row for file in files for row in pq.read_table(file).to_pylist()],
         model=home / "model",
         weights=home,
@@ -57,7 +64,9 @@ def turns_of(run: AsyncRun) -> list[dict[str, Any]]:
 
 def problems(run: AsyncRun) -> list[str]:
     """Everything in which traces or trained samples differ from what the engine did."""
-    return [*_of_traces(run), *_of_training(replace(run, traces=_latest(run.traces))), *_of_weights(run)]
+    is_seeded = any(turn["seeds"] for turn in turns_of(run))
+    of_traces = _of_traces(run) if is_seeded else _of_unseeded_traces(run)
+    return [*of_traces, *_of_training(replace(run, traces=_latest(run.traces))), *_of_weights(run)]
 
 
 def _latest(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,6 +123,50 @@ def _of_traces(run: AsyncRun) -> Iterator[str]:
     }
     for seed in by_seed.keys() & of_traces.keys():
         yield f"trace {of_traces[seed]} lacks a turn that the engine has sampled, with seed {seed}"
+
+
+def _of_unseeded_traces(run: AsyncRun) -> Iterator[str]:
+    """Each attempt is one finished request of the log: its prompt, ids and log-probabilities, and how it ended.
+
+    Siblings may sample alike, and no seed tells their requests apart; whichever it was, there are as many of each.
+    """
+    noted: Counter[tuple[Any, ...]] = Counter()
+    for trace in run.traces:
+        for number, turn in enumerate(trace["turns"] if not trace["origin"]["validate"] else ()):
+            ids, logprobs = _sampled(trace, number)
+            if sum(each["tokens"] for each in turn["attempts"]) != len(ids):
+                yield f"trace {trace['id']} turn {number}: attempts of another number of tokens"
+            start = min(s["start"] for s in trace["spans"] if s["turn"] == number and s["kind"] in _SAMPLED)
+            prompt, done = [*trace["prompt_ids"], *trace["response_ids"][:start]], 0
+            for attempt in turn["attempts"]:
+                end = done + attempt["tokens"]
+                is_cut = attempt is not turn["attempts"][-1]
+                noted[*map(tuple, (prompt + ids[:done], ids[done:end], logprobs[done:end])), is_cut] += 1
+                done = end
+    asked = Counter(
+        (*map(tuple, (each["prompt_ids"], each["token_ids"], each["log_probs"])), _is_cut(each))
+        for each in run.generations
+        if each["token_ids"] and each["sampling_params"]["temperature"]
+    )
+    yield from (f"an attempt that the engine did not make: {_short(key)}" for key in (noted - asked).elements())
+    # What is left was under way when the job ended, from the first turn on: of trajectories without a trace.
+    openings, begun = {tuple(trace["prompt_ids"]) for trace in run.traces}, set[tuple[int, ...]]()
+    for key in sorted((asked - noted).elements(), key=lambda key: len(key[0] + key[1])):
+        prompt, ids = key[:2]
+        if prompt in openings or any(prompt[: len(context)] == context for context in begun):
+            begun.add(prompt + ids)
+        else:
+            yield f"a request of no trace: {_short(key)}"
+
+
+def _is_cut(request: dict[str, Any]) -> bool:
+    is_full = len(request["token_ids"]) == request["sampling_params"]["max_new_tokens"]  # none is left to resume
+    return request["finish_reason"]["type"] == "abort" and not is_full
+
+
+def _short(request: tuple[Any, ...]) -> str:
+    prompt, ids, _, is_cut = request
+    return f"{len(prompt)} tokens, then {list(ids)}{', cut' if is_cut else ''}"
 
 
 def _shared(trace: dict[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,16 +44,23 @@ def prepare(
     }
 
 
-def run(home: Path, overrides: Mapping[str, Any], *, step_s: float = 0.0, **environment: str) -> str:
+def run(
+    home: Path,
+    overrides: Mapping[str, Any],
+    *,
+    step_s: float = 0.0,
+    python: str | Path = sys.executable,
+    **environment: str,
+) -> str:
     """Train, and return what was printed.
 
     Args:
-        step_s: What each step of the decoder takes beside its computing.
+        step_s: What each step of the decoder takes beside its computing; SGLang's takes as long as it does.
     """
     path = ":".join(filter(None, [str(_PLUGINS), environment.pop("PYTHONPATH", "")]))
     variables = {"VERL_USE_EXTERNAL_MODULES": "watched_engine", "PYTHONPATH": path, "DECODE_STEP_S": str(step_s)}
     # A Ray of its own, or it would connect to that of another test process; socket paths are limited to 107 bytes.
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as ray:
-        done = train(home, overrides, timeout_s=1700, RAY_TMPDIR=ray, **variables, **environment)
+        done = train(home, overrides, python=python, timeout_s=1700, RAY_TMPDIR=ray, **variables, **environment)
     assert done.returncode == 0, done.stdout[-8000:]
     return done.stdout

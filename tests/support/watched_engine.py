@@ -1,7 +1,8 @@
 """A CPU engine that keeps the weights of every version, and decodes slowly enough to be interrupted.
 
 Loaded into every verl process with VERL_USE_EXTERNAL_MODULES=watched_engine. It takes the CPU engine's place, and is
-one that is not ours as `actor_rollout_ref.rollout.name=watched`. It writes weights_VERSION.pt beside its engine log.
+one that is not ours as `actor_rollout_ref.rollout.name=watched`. It writes weights_VERSION.pt beside its engine log;
+SGLang's trainer does so where its own log is.
 """
 
 from __future__ import annotations
@@ -42,5 +43,6 @@ def _load_replica() -> type[RolloutReplica]:
 
 
 _ROLLOUT_REGISTRY[("watched", "async")] = "rollout.verl_cpu.replica.TransformersAdapter"
+_ROLLOUT_REGISTRY[("sglang", "async")] = "watched_sglang.WatchedSGLangAdapter"
 for _name in ("watched", ROLLOUT_NAME):
     RolloutReplicaRegistry.register(_name, _load_replica)

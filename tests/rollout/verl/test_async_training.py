@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import async_training
 import pytest
-from async_check import AsyncRun, problems, read_run, turns_of
+from async_check import problems, read_run, turns_of
+from async_faults import FAULTS, Fault, broken
 from async_training import SEPARATE
 from verl_run import logged
 
@@ -81,108 +79,7 @@ def test_metrics_count_the_trajectories_of_the_whole_step(home: Path) -> None:
     assert max(step["training/off_policy/trajectory_staleness_worst/max"] for step in metrics.values()) >= 1
 
 
-def _interrupted(run: AsyncRun) -> dict[str, Any]:
-    return next(turn for turn in turns_of(run) if len(turn["attempts"]) > 1)
-
-
-def _stale(run: AsyncRun) -> dict[str, Any]:
-    return next(row for row in run.trained if row["dropped"] is None and min(row["versions"]) > 0)
-
-
-def _version_of_a_token(run: AsyncRun) -> None:
-    _stale(run)["versions"][0] -= 1
-
-
-def _versions_of_a_sample(run: AsyncRun) -> None:
-    row = _stale(run)
-    row["versions"] = [version - 1 for version in row["versions"]]
-
-
-def _version_of_an_attempt(run: AsyncRun) -> None:
-    _interrupted(run)["attempts"][0]["weights_version"] += 1
-
-
-def _lost_attempt(run: AsyncRun) -> None:
-    del _interrupted(run)["attempts"][0]
-
-
-def _token_of_the_next_attempt(run: AsyncRun) -> None:
-    first, second, *_ = _interrupted(run)["attempts"]
-    first["tokens"], second["tokens"] = first["tokens"] + 1, second["tokens"] - 1
-
-
-def _seed_used_twice(run: AsyncRun) -> None:
-    one, other, *_ = turns_of(run)
-    one["seeds"] = other["seeds"]
-
-
-def _lost_turn(run: AsyncRun) -> None:
-    trace = next(trace for trace in run.traces if len(trace["turns"]) > 1 and not trace["origin"]["validate"])
-    del trace["turns"][-1]
-
-
-def _trained(run: AsyncRun) -> tuple[dict[str, Any], dict[str, Any]]:
-    row = next(row for row in run.trained if row["dropped"] is None)
-    return row, next(trace for trace in run.traces if trace["id"] == row["trace"])
-
-
-def _log_probability(run: AsyncRun) -> None:
-    row, _ = _trained(run)
-    row["sampled_logprobs"][-1] += 1e-4
-
-
-def _sampled_id(run: AsyncRun) -> None:
-    row, trace = _trained(run)
-    trace["response_ids"][row["mask"].index(True)] += 1
-
-
-def _trained_twice(run: AsyncRun) -> None:
-    row, _ = _trained(run)
-    run.trained.append({**row, "step": row["step"] + 1})
-
-
-def _withdrawn_and_trained(run: AsyncRun) -> None:
-    _, trace = _trained(run)
-    trace["stop_reason"] = "failed"
-
-
-def _masked_token(run: AsyncRun) -> None:
-    _, trace = _trained(run)
-    trace["loss_mask"][trace["loss_mask"].index(1)] = 0
-
-
-def _lost_trace(run: AsyncRun) -> None:
-    row, _ = _trained(run)
-    run.traces = [trace for trace in run.traces if trace["id"] != row["trace"]]
-
-
-def _neither_trained_nor_dropped(run: AsyncRun) -> None:
-    row = next(row for row in run.trained if row["step"] == 1)
-    run.trained = [each for each in run.trained if each["trace"] != row["trace"]]
-
-
-FAULTS: list[Callable[[AsyncRun], None]] = [
-    _version_of_a_token,
-    _versions_of_a_sample,
-    _version_of_an_attempt,
-    _lost_attempt,
-    _token_of_the_next_attempt,
-    _seed_used_twice,
-    _lost_turn,
-    _log_probability,
-    _sampled_id,
-    _trained_twice,
-    _withdrawn_and_trained,
-    _masked_token,
-    _lost_trace,
-    _neither_trained_nor_dropped,
-]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
-def test_the_check_finds(home: Path, fault: Callable[[AsyncRun], None]) -> None:
-    found = read_run(home)
-    changed = replace(found, traces=deepcopy(found.traces), trained=deepcopy(found.trained))
-    fault(changed)
-    assert problems(changed)
+def test_the_check_finds(home: Path, fault: Fault) -> None:
+    assert problems(broken(read_run(home), fault))

@@ -9,10 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from rollout.environment.task import Origin
-from rollout.types import Attempt
+from rollout.types import Attempt, FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
-END = 7
+END, STOP = 7, 8
 
 
 @dataclass
@@ -48,9 +48,10 @@ def policy(server: Server, engine: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(AttemptsClient, "_acquire_server", acquire)
     monkeypatch.setattr(AttemptsClient, "_release_server", lambda *_, **__: None)
     rollout = {"name": engine, "response_length": 64, "custom": {"mcp": {"sampling_seed_key": "seed"}}}
-    client = AttemptsClient(OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}}))
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
+    client = AttemptsClient(config, end_ids=frozenset([END]))
     params = {"logprobs": True}
-    return VerlPolicy(client, "t", Origin(), params, stop_token_ids=[], end_ids=[END], seed_key="seed")
+    return VerlPolicy(client, "t", Origin(), params, stop_token_ids=[STOP], end_ids=[END], seed_key="seed")
 
 
 INTERRUPTED = [([1, 2, 3], "aborted", 4), ([], "aborted", 4), ([5, END], "completed", 6)]
@@ -79,3 +80,14 @@ async def test_weights_that_sampled_no_token_are_not_among_the_versions(monkeypa
     assert completion.weights_version == (2, 2)
     # An attempt that drew nothing leaves the seed as it was: what is sampled does not depend on when it came.
     assert len({asked["seed"] for asked in server.asked}) == 1
+
+
+@pytest.mark.parametrize("last", [END, STOP])
+@pytest.mark.parametrize("reason", ["abort", "aborted"])
+async def test_a_generation_that_was_interrupted_at_its_last_token_is_complete(
+    last: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server([([1, 2], reason, 4), ([5, last], reason, 5)])
+    completion = await policy(server, "sglang", monkeypatch).generate([9], max_tokens=20, turn=0)
+    assert (completion.ids, completion.finish_reason) == ([1, 2, 5, last], FinishReason.STOP)
+    assert [attempt.weights_version for attempt in completion.attempts] == [4, 5]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ class Server:
             self.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=100) as response:
-            return json.load(response)
+            return json.loads(response.read() or "null")
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +70,17 @@ def test_its_own_log_has_every_token_of_a_request(server: Server) -> None:
     assert logged["prompt_ids"] == [9, 8, 7]
     assert logged["token_ids"] == given["output_ids"]
     assert logged["log_probs"] == [logprob for logprob, _, _ in given["meta_info"]["output_token_logprobs"]]
+
+
+def test_what_is_aborted_does_not_say_that_its_last_token_ends_it(server: Server) -> None:
+    """Why the client of the asynchronous modes looks at that token: else it would resume a turn behind its end."""
+    stops = list(range(64, 900))  # nearly any token, as soon as there may be one
+    asked = [{"max_new_tokens": 200, "min_new_tokens": each // 4, "stop_token_ids": stops} for each in range(128)]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        bodies = [{"input_ids": [9, 8, 7], "sampling_params": each, "return_logprob": True} for each in asked]
+        given = [pool.submit(server.post, "/generate", body) for body in bodies]
+        assert len(list(islice(as_completed(given), 32))) == 32
+        server.post("/abort_request", {"abort_all": True})
+        ended = [each.result() for each in given]
+    cut = [each["output_ids"] for each in ended if each["meta_info"]["finish_reason"]["type"] == "abort"]
+    assert any(ids[-1] in stops for ids in cut if ids)

@@ -1,4 +1,7 @@
-"""verl's own SGLang rollout trains `mcp_grpo` on this CPU; its traces against SGLang's log and our own replica."""
+"""verl's own SGLang rollout trains `mcp_grpo` on this CPU; its traces against SGLang's log and our own replica.
+
+In `mcp_colocate_async` too, which interrupts generations: each trained token, from the weights that its trace names.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import async_training
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from async_check import AsyncRun, problems, read_run, turns_of
+from async_faults import FAULTS, Fault, broken, seed_used_twice
 from echo_task import CONVERSATION, ENVIRONMENT, echo_row
 from engine_log import derive, read_records
 from sglang_server import SGLANG_PYTHON, needs_sglang, requests_logged
@@ -26,6 +32,8 @@ pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600), nee
 
 SUPPORT = Path(__file__).parents[2] / "support"
 ROWS, SAMPLES, STEPS = 2, 4, 3
+ASYNC_ROWS, ASYNC_SAMPLES, ASYNC_STEPS = 4, 8, 4
+LOG = "actor_rollout_ref.rollout.engine_kwargs.sglang.log_requests"
 
 
 @dataclass(frozen=True)
@@ -77,12 +85,11 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def sglang(task: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> SGLangRun:
     """Three GRPO steps in one run; the rollout loses the weights of step 2, which step 3 samples with."""
     home = tmp_path_factory.mktemp("sglang")
-    log = "actor_rollout_ref.rollout.engine_kwargs.sglang.log_requests"
     overrides = {
         "engine": "sglang_cpu",
         "trainer.total_training_steps": STEPS,
-        log: True,
-        f"{log}_target": f"[{home / 'requests'}]",
+        LOG: True,
+        f"{LOG}_target": f"[{home / 'requests'}]",
         **task,
     }
     # Socket paths are limited to 107 bytes.
@@ -164,3 +171,50 @@ def test_nothing_of_sglang_outlives_the_run(sglang: SGLangRun) -> None:
 
 def mentions(process: psutil.Process, run: SGLangRun) -> bool:
     return any(str(run.home) in value for value in (process.info["environ"] or {}).values())
+
+
+@pytest.fixture(scope="module")
+def colocate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an asynchronous run, in which more is asked of SGLang than it decodes at a time."""
+    home = tmp_path_factory.mktemp("colocate")
+    overrides = async_training.prepare(home, rows=ASYNC_ROWS, samples=ASYNC_SAMPLES)
+    own = {
+        "engine": "sglang_cpu",
+        "actor_rollout_ref.rollout.max_num_seqs": 8,
+        "trainer.total_training_steps": ASYNC_STEPS,
+        "trainer.test_freq": 2,
+        LOG: True,
+        f"{LOG}_target": f"[{home / 'requests'}]",
+    }
+    async_training.run(home, overrides | own, python=SGLANG_PYTHON)
+    return home
+
+
+def interrupted(home: Path) -> AsyncRun:
+    return read_run(home, requests_logged(home / "requests"))
+
+
+def test_interrupted_generations_go_on_and_each_token_has_the_version_that_sampled_it(colocate: Path) -> None:
+    found = interrupted(colocate)
+    turns = turns_of(found)
+    assert len(turns) >= 200 and sum(len(turn["attempts"]) > 1 for turn in turns) >= 5
+    trained = [row for row in found.trained if row["dropped"] is None]
+    assert len({version for row in trained for version in row["versions"]}) >= 3
+    assert any(len(set(row["versions"])) > 1 for row in trained)
+    assert problems(found) == []
+
+
+def test_batches_of_an_asynchronous_run_are_whole(colocate: Path) -> None:
+    metrics = logged(colocate)
+    assert sorted(metrics) == list(range(1, ASYNC_STEPS + 1))
+    for step in metrics.values():
+        counted = (step["mcp/trajectories"], step["mcp/group_size/min"], step["mcp/withdrawn_groups"])
+        assert counted == (ASYNC_ROWS * ASYNC_SAMPLES, ASYNC_SAMPLES, 0)
+        assert step["actor/grad_norm"] > 0 and step["mcp/failed_share"] == 0
+
+
+@pytest.mark.parametrize(
+    "fault", [each for each in FAULTS if each is not seed_used_twice], ids=lambda each: each.__name__
+)
+def test_the_check_of_an_asynchronous_run_finds(colocate: Path, fault: Fault) -> None:
+    assert problems(broken(interrupted(colocate), fault))
