@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import torch
@@ -36,6 +36,19 @@ class AsyncRun:
     model: Path
     weights: Path
     """Directory with `weights_VERSION.pt`."""
+
+
+class _Request(NamedTuple):
+    """A request of which something was sampled, as the log has it and a trace should."""
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    is_cut: bool
+    """Whether it was interrupted with something left to sample."""
+
+    def __str__(self) -> str:
+        return f"{len(self.prompt)} tokens, then {list(self.ids)}{', cut' if self.is_cut else ''}"
 
 
 def read_run(home: Path, generations: list[dict[str, Any]] | None = None) -> AsyncRun:
@@ -63,10 +76,11 @@ def turns_of(run: AsyncRun) -> list[dict[str, Any]]:
 
 
 def problems(run: AsyncRun) -> list[str]:
-    """Everything in which traces or trained samples differ from what the engine did."""
+    """Everything in which traces or trained samples differ from what the engine did; the weights, if nothing else."""
     is_seeded = any(turn["seeds"] for turn in turns_of(run))
     of_traces = _of_traces(run) if is_seeded else _of_unseeded_traces(run)
-    return [*of_traces, *_of_training(replace(run, traces=_latest(run.traces))), *_of_weights(run)]
+    found = [*of_traces, *_of_training(replace(run, traces=_latest(run.traces)))]
+    return found or [*_of_weights(run)]
 
 
 def _latest(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -130,43 +144,37 @@ def _of_unseeded_traces(run: AsyncRun) -> Iterator[str]:
 
     Siblings may sample alike, and no seed tells their requests apart; whichever it was, there are as many of each.
     """
-    noted: Counter[tuple[Any, ...]] = Counter()
-    for trace in run.traces:
-        for number, turn in enumerate(trace["turns"] if not trace["origin"]["validate"] else ()):
+    noted: Counter[_Request] = Counter()
+    traces = [trace for trace in run.traces if not trace["origin"]["validate"]]
+    for trace in traces:
+        for number, turn in enumerate(trace["turns"]):
             ids, logprobs = _sampled(trace, number)
             if sum(each["tokens"] for each in turn["attempts"]) != len(ids):
                 yield f"trace {trace['id']} turn {number}: attempts of another number of tokens"
-            start = min(s["start"] for s in trace["spans"] if s["turn"] == number and s["kind"] in _SAMPLED)
-            prompt, done = [*trace["prompt_ids"], *trace["response_ids"][:start]], 0
+            spans = [span for span in trace["spans"] if span["turn"] == number and span["kind"] in _SAMPLED]
+            start, done = min((span["start"] for span in spans), default=0), 0
+            prompt = [*trace["prompt_ids"], *trace["response_ids"][:start]]
             for attempt in turn["attempts"]:
                 end = done + attempt["tokens"]
                 is_cut = attempt is not turn["attempts"][-1]
-                noted[*map(tuple, (prompt + ids[:done], ids[done:end], logprobs[done:end])), is_cut] += 1
+                sampled = tuple(ids[done:end]), tuple(logprobs[done:end])
+                noted[_Request((*prompt, *ids[:done]), *sampled, is_cut)] += 1
                 done = end
-    asked = Counter(
-        (*map(tuple, (each["prompt_ids"], each["token_ids"], each["log_probs"])), _is_cut(each))
-        for each in run.generations
-        if each["token_ids"] and each["sampling_params"]["temperature"]
-    )
-    yield from (f"an attempt that the engine did not make: {_short(key)}" for key in (noted - asked).elements())
+    ends = {each["finish_reason"].get("matched") for each in run.generations}
+    asked: Counter[_Request] = Counter()
+    for each in run.generations:
+        if each["token_ids"] and each["sampling_params"]["temperature"]:
+            ids, is_full = each["token_ids"], len(each["token_ids"]) == each["sampling_params"]["max_new_tokens"]
+            is_cut = each["finish_reason"]["type"] == "abort" and not is_full and ids[-1] not in ends
+            asked[_Request(tuple(each["prompt_ids"]), tuple(ids), tuple(each["log_probs"]), is_cut)] += 1
+    yield from (f"an attempt that the engine did not make: {each}" for each in (noted - asked).elements())
     # What is left was under way when the job ended, from the first turn on: of trajectories without a trace.
-    openings, begun = {tuple(trace["prompt_ids"]) for trace in run.traces}, set[tuple[int, ...]]()
-    for key in sorted((asked - noted).elements(), key=lambda key: len(key[0] + key[1])):
-        prompt, ids = key[:2]
-        if prompt in openings or any(prompt[: len(context)] == context for context in begun):
-            begun.add(prompt + ids)
+    openings, begun = {tuple(trace["prompt_ids"]) for trace in traces}, set[tuple[int, ...]]()
+    for left in sorted((asked - noted).elements(), key=lambda each: len(each.prompt + each.ids)):
+        if left.prompt in openings or any(left.prompt[: len(context)] == context for context in begun):
+            begun.add(left.prompt + left.ids)
         else:
-            yield f"a request of no trace: {_short(key)}"
-
-
-def _is_cut(request: dict[str, Any]) -> bool:
-    is_full = len(request["token_ids"]) == request["sampling_params"]["max_new_tokens"]  # none is left to resume
-    return request["finish_reason"]["type"] == "abort" and not is_full
-
-
-def _short(request: tuple[Any, ...]) -> str:
-    prompt, ids, _, is_cut = request
-    return f"{len(prompt)} tokens, then {list(ids)}{', cut' if is_cut else ''}"
+            yield f"a request of no trace: {left}"
 
 
 def _shared(trace: dict[str, Any]) -> int:

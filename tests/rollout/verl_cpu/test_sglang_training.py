@@ -181,6 +181,7 @@ def colocate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = {
         "engine": "sglang_cpu",
         "actor_rollout_ref.rollout.max_num_seqs": 8,
+        "actor_rollout_ref.rollout.custom.mcp.max_sessions": 16,
         "trainer.total_training_steps": ASYNC_STEPS,
         "trainer.test_freq": 2,
         LOG: True,
@@ -190,12 +191,12 @@ def colocate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def interrupted(home: Path) -> AsyncRun:
+def async_run(home: Path) -> AsyncRun:
     return read_run(home, requests_logged(home / "requests"))
 
 
 def test_interrupted_generations_go_on_and_each_token_has_the_version_that_sampled_it(colocate: Path) -> None:
-    found = interrupted(colocate)
+    found = async_run(colocate)
     turns = turns_of(found)
     assert len(turns) >= 200 and sum(len(turn["attempts"]) > 1 for turn in turns) >= 5
     trained = [row for row in found.trained if row["dropped"] is None]
@@ -217,4 +218,4 @@ def test_batches_of_an_asynchronous_run_are_whole(colocate: Path) -> None:
     "fault", [each for each in FAULTS if each is not seed_used_twice], ids=lambda each: each.__name__
 )
 def test_the_check_of_an_asynchronous_run_finds(colocate: Path, fault: Fault) -> None:
-    assert problems(broken(interrupted(colocate), fault))
+    assert problems(broken(async_run(colocate), fault))
