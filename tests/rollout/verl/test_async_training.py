@@ -33,6 +33,9 @@ MODES: dict[str, dict[str, Any]] = {
         f"{STRATEGY}.use": "tree",
         f"{STRATEGY}.tree.roots": 4,
         "algorithm.adv_estimator": "tree_grpo",
+        # Most generations end before the batch does: more batches in flight, so that enough are interrupted.
+        "trainer.v1.colocate_async.num_warmup_batches": 2,
+        "trainer.v1.sampler.max_off_policy_threshold": 3,
     },
     # A training sample for each turn.
     "single_turn": {f"{STRATEGY}.use": "single_turn"},
