@@ -72,6 +72,8 @@ def check_mode(config: DictConfig) -> None:
         faults.append(ConfigError(problem, key=f"{_SAMPLER_KEY}.sync_refill_failed_groups", remedy="leave it False"))
     if mode in ("separate_async", SEPARATE_MODE):
         faults += _separate_faults(config)
+    if is_async:
+        faults += _waiting_faults(config)
     raise_all(faults)
     correction = config.algorithm.rollout_correction
     if is_async and not (correction.rollout_is or correction.rollout_rs or correction.bypass_mode):
@@ -103,6 +105,21 @@ def _separate_faults(config: DictConfig) -> Iterator[ConfigError]:
     if reward.enable and not reward.enable_resource_pool:
         problem = "is False, and the engine of separate_async never leaves its devices to a reward model"
         yield ConfigError(problem, key="reward.reward_model.enable_resource_pool", remedy="set it to True")
+
+
+def _waiting_faults(config: DictConfig) -> Iterator[ConfigError]:
+    """More generations than a server of the engine takes calls: verl's call to resume it would wait behind them."""
+    rollout, key = config.actor_rollout_ref.rollout, f"{KEY}.max_sessions"
+    sessions = OmegaConf.select(config, key)
+    is_separate = config.trainer.v1.trainer_mode in ("separate_async", SEPARATE_MODE)
+    engine = rollout if is_separate else config.trainer
+    split = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+    servers = max(1, engine.n_gpus_per_node * engine.nnodes // split)
+    # verl.workers.rollout.replica.RolloutReplica.max_concurrency; one is left for the call that resumes.
+    most = servers * (max(1000, rollout.max_num_seqs + 16) - 1) // config.trainer.nnodes
+    if sessions is not None and sessions > most:
+        problem = f"is {sessions}: if that many generations wait, verl's call to resume the engine waits behind them"
+        yield ConfigError(problem, key=key, remedy=f"set it to {most} or less, or give the engine more servers")
 
 
 def check_trainer(config: DictConfig, settings: Settings) -> None:

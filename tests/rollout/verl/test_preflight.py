@@ -324,6 +324,7 @@ ASYNC = [f"{MODE}=mcp_colocate_async", f"{SAMPLER}.custom_sampler.name=MCPReplay
 SEPARATE = [f"{MODE}=mcp_separate_async", ASYNC[1], "data.train_batch_size=2"]
 ROLLOUT = "actor_rollout_ref.rollout"
 DEVICES = [f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1", f"{ROLLOUT}.checkpoint_engine.backend=gloo"]
+SESSIONS = f"{ROLLOUT}.custom.mcp.max_sessions"
 STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.actor.ppo_mini_batch_size=1"]
 
 
@@ -342,6 +343,12 @@ STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.a
         ),
         (SEPARATE + DEVICES, ["actor.ppo_mini_batch_size: is 2", "parameter_sync_step (4)", "train_batch_size (2)"]),
         ([f"{MODE}=mine"], [f"{MODE}: is 'mine'", "known modes: colocate_async, mcp_colocate_async"]),
+        # A server takes 1,000 calls at a time, and one of them is to resume it.
+        ([*ASYNC, f"{SESSIONS}=999"], []),
+        ([*ASYNC, f"{SESSIONS}=1000"], [f"{SESSIONS}: is 1000", "resume", "set it to 999 or less"]),
+        ([f"{SESSIONS}=1000"], []),
+        ([*ASYNC, f"{SESSIONS}=1998", f"{ROLLOUT}.max_num_seqs=1983"], []),
+        ([*ASYNC, f"{SESSIONS}=1999", f"{ROLLOUT}.max_num_seqs=1983"], ["set it to 1998 or less"]),
     ],
 )
 def test_a_trainer_mode_that_cannot_work_is_refused(
