@@ -6,9 +6,9 @@ Speed: five runs of 12 steps, 16 prompts by 4, with generations of lognormal tim
 tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1
 and 4, with and without correction, three seeds each, 30 steps.
 
-About six hours on two idle cores: two for speed, four for reward. `--scale 0.25` has all simulated times a quarter as
-long, and takes under an hour for speed; what this machine takes for training and messages then weighs four times as
-much, in the model's bound as well. The stop rule: steps, seeds and settings are those of `async_experiment/runs.py`; no
+On two idle cores about 50 minutes for speed, and ten for each of the fifteen runs for reward. `--scale 0.5` has all
+simulated times half as long; what this machine takes for training and messages then weighs twice as much, in the
+model's bound as well. The stop rule: steps, seeds and settings are those of `async_experiment/runs.py`; no
 run is prolonged, repeated or left out for its result. One that verl ends with an error begins once more, and is then
 missing in the tables. Every run starts and is kept alone: the same command goes on where it was interrupted. `--smoke`
 takes minutes and shows nothing but that it works.

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gateway.errors import ConfigError
 from rollout.environment.config import INCLUDED_CONFIGS
+from rollout.verl.settings import SEPARATE_MODE
 from rollout.verl_cpu import ROLLOUT_NAME
 
 log = structlog.get_logger(__name__)
@@ -55,10 +56,14 @@ def check_gpus(config: DictConfig) -> None:
         return
     import torch
 
-    there, needed = torch.cuda.device_count(), int(config.trainer.n_gpus_per_node)
-    if there >= needed:
+    there = torch.cuda.device_count()
+    own, engines = int(config.trainer.n_gpus_per_node), 0
+    if config.trainer.use_v1 and config.trainer.v1.trainer_mode in ("separate_async", SEPARATE_MODE):
+        engines = int(config.actor_rollout_ref.rollout.nnodes * config.actor_rollout_ref.rollout.n_gpus_per_node)
+    if there >= own + engines:
         return
-    problem = f"is {needed}, and {f'this machine has {there}' if there else 'no GPU is available'}"
+    beside = f", {engines} more are the engine's (actor_rollout_ref.rollout.n_gpus_per_node)" if engines else ""
+    problem = f"is {own}{beside}, and {f'this machine has {there}' if there else 'no GPU is available'}"
     remedy = "start it where they are, or join a cluster (RAY_ADDRESS); VERL_PLATFORM=cpu engine=cpu needs none"
     raise ConfigError(problem, key="trainer.n_gpus_per_node", remedy=remedy)
 

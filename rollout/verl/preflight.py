@@ -58,7 +58,13 @@ from rollout.verl.settings import (
 from rollout.verl.shard_checks import check_shards
 from rollout.verl.strategy_checks import check_estimator, check_strategy, warn_of_useless_estimator
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import check_groups, check_mode, check_trainer, warn_of_several_updates
+from rollout.verl.trainer_checks import (
+    check_groups,
+    check_mode,
+    check_trainer,
+    check_waiting,
+    warn_of_several_updates,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -158,6 +164,7 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
             check_shards(environment, config)
             warn_of_several_updates(environment, config)
     raise_all(faults)
+    check_waiting(environments, config)
     warn_of_useless_estimator(environments, config)
     assert lock is not None
     return rows, lock

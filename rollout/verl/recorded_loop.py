@@ -14,6 +14,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.schemas import ToolResponse
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.replica import TokenOutput
 
 from gateway.errors import GatewayError
 from gateway.leases.session import Session
@@ -28,11 +30,31 @@ from rollout.loop.trajectory import recorded
 from rollout.tokens.verl_builder import ContinuousTokens
 from rollout.trace.events import UserEvent
 from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, Edit, FinishReason, Shown
+from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Shown
 from rollout.verl.agent_loop import MCPAgentLoop
+from rollout.verl.client import ATTEMPTS_KEY
 from rollout.verl.output import TurnRewardOutput, to_outputs
-from rollout.verl.runtime import Runtime
+from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.tool import CALLED, MCPTool, session_of
+
+
+class _Observed:
+    """verl's client, with what its last output says beside the ids: verl's loop keeps this of the first turn only."""
+
+    def __init__(self, client: LLMServerClient) -> None:
+        self._client = client
+        self.versions: tuple[int | None, int | None] = None, None
+        self.attempts: tuple[Attempt, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def generate(self, request_id: str, **inputs: Any) -> TokenOutput:
+        output = await self._client.generate(request_id, **inputs)
+        said = output.extra_fields
+        self.versions = said.get("min_global_steps"), said.get("max_global_steps")
+        self.attempts = tuple(said.pop(ATTEMPTS_KEY, ()))
+        return output
 
 
 class RecordedLoop(MCPAgentLoop, ToolAgentLoop):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -78,6 +100,8 @@ class RecordedLoop(MCPAgentLoop, ToolAgentLoop):  # pyright: ignore[reportIncomp
 
     async def _play(self, runtime: Runtime, trace: Trace, sampling_params: dict[str, Any], row: dict[str, Any]) -> None:
         self._runtime, self.trace = runtime, trace
+        self._observed = _Observed(self.server_manager)
+        self.server_manager: Any = self._observed
         self._tokens: ContinuousTokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
         self._results: dict[int, tuple[ToolResult, ToolResponse]] = {}
         self._seen, self._stopped = 0, StopReason.AGENT_ENDED
@@ -131,19 +155,19 @@ class RecordedLoop(MCPAgentLoop, ToolAgentLoop):  # pyright: ignore[reportIncomp
         self, agent_data: AgentData, sampling_params: dict[str, Any], ignore_termination: bool = False
     ) -> AgentState:
         self._catch_up()
-        began, clock, messages = time.time(), time.monotonic(), len(agent_data.messages)
+        began, clock, messages = time.time(), WORKER.clock.time(), len(agent_data.messages)
         state = await super()._handle_generating_state(agent_data, sampling_params, ignore_termination)
-        ids, elapsed = agent_data.response_ids, time.monotonic() - clock
+        ids, elapsed = agent_data.response_ids, WORKER.clock.time() - clock
         is_full = len(agent_data.response_mask) >= self.response_length
         if len(agent_data.messages) == messages:  # verl ended before it read the completion
             agent_data.tool_calls = []
             self._stopped = StopReason.TOKEN_LIMIT if is_full else StopReason.TURN_LIMIT
-        versions = agent_data.extra_fields.get("min_global_steps"), agent_data.extra_fields.get("max_global_steps")
         completion = Completion(
             ids=ids,
             logprobs=agent_data.response_logprobs[-len(ids) :] if agent_data.response_logprobs and ids else None,
             finish_reason=FinishReason.LENGTH if is_full else FinishReason.STOP,
-            weights_version=versions,
+            weights_version=self._observed.versions,
+            attempts=self._observed.attempts,
             request_ids=(agent_data.request_id,),
         )
         parsed = await self._tokens.parse(ids, self._schemas)

@@ -32,6 +32,7 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from rollout.trace.trained import write_trained
 from rollout.trace.trained_segment import TrainedSegment
+from rollout.training.statistics import BatchStatistics
 from rollout.verl.agent_workers import MOST_ATTEMPTS
 from rollout.verl.batch_statistics import statistics_collector
 from rollout.verl.client import AttemptsClient
@@ -207,7 +208,7 @@ class _AsyncTrainer(_Trainer):
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        (folder / _STATE).write_bytes(pickle.dumps((self._resumed, ray.get(self._collector.of.remote()))))
+        _write_state(folder / _STATE, self._resumed, ray.get(self._collector.of.remote()))
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
@@ -219,7 +220,7 @@ class _AsyncTrainer(_Trainer):
         resumed, statistics = pickle.loads((folder / _STATE).read_bytes())
         self._resumed = resumed + 1
         # Written back, so that a second job that begins here counts on.
-        (folder / _STATE).write_bytes(pickle.dumps((self._resumed, statistics)))
+        _write_state(folder / _STATE, self._resumed, statistics)
         ended = {key for key, tag in (tq.kv_list("train") or {}).get("train", {}).items() if _has_ended(tag)}
         ray.get([self._collector.add.remote(one) for one in statistics.trajectories if one.group in ended])
 
@@ -229,6 +230,13 @@ class _AsyncTrainer(_Trainer):
             return super()._reissue_inflight_prompts(partition_id)
         finally:
             self.agent_loop_manager.attempt = 0
+
+
+def _write_state(path: Path, resumed: int, statistics: BatchStatistics) -> None:
+    """Write what a checkpoint has beside verl's own, whole or not at all: each resume from it would end at a part."""
+    written = path.with_suffix(".partial")
+    written.write_bytes(pickle.dumps((resumed, statistics)))
+    written.replace(path)
 
 
 @register_trainer(COLOCATE_MODE)

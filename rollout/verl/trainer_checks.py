@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +23,7 @@ from rollout.verl.settings import (
     Settings,
     groups_per_update,
     limits_for,
+    workers_per_node,
 )
 from rollout.verl_cpu import ROLLOUT_NAME
 
@@ -34,7 +36,8 @@ _SAMPLERS = "rollout.verl.replay_buffer"
 _SAMPLER_KEY = "trainer.v1.sampler"
 _MODE_KEY = "trainer.v1.trainer_mode"
 _MODULES = "VERL_USE_EXTERNAL_MODULES"
-MODULES_KEY = f"ray_kwargs.ray_init.runtime_env.env_vars.{_MODULES}"
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+MODULES_KEY = f"{_VARIABLES}.{_MODULES}"
 """Where verl's configuration names the modules that its processes import first."""
 _MODULE = "rollout.verl.trainer"
 _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
@@ -72,11 +75,19 @@ def check_mode(config: DictConfig) -> None:
         faults.append(ConfigError(problem, key=f"{_SAMPLER_KEY}.sync_refill_failed_groups", remedy="leave it False"))
     if mode in ("separate_async", SEPARATE_MODE):
         faults += _separate_faults(config)
-    if is_async:
-        faults += _waiting_faults(config)
-    raise_all(faults)
+    threshold, warmup = sampler.max_off_policy_threshold, _warmup_batches(config) if is_async else 0
+    if is_async and sampler.max_off_policy_strategy == "wait" and threshold is not None and threshold < warmup + 1:
+        problem = f"is {threshold}, and with {warmup} batches in flight verl trains on older prompts: it waits for none"
+        remedy = f"set it to {math.ceil(warmup) + 1}, or num_warmup_batches to {threshold - 1}"
+        faults.append(ConfigError(problem, key=f"{_SAMPLER_KEY}.max_off_policy_threshold", remedy=remedy))
     correction = config.algorithm.rollout_correction
-    if is_async and not (correction.rollout_is or correction.rollout_rs or correction.bypass_mode):
+    corrects = correction.rollout_is or correction.rollout_rs or correction.bypass_mode
+    if corrects and not config.actor_rollout_ref.rollout.calculate_log_probs:
+        problem = "is False, and algorithm.rollout_correction needs the log-probabilities of the weights that sampled"
+        key = "actor_rollout_ref.rollout.calculate_log_probs"
+        faults.append(ConfigError(problem, key=key, remedy="set it to True"))
+    raise_all(faults)
+    if is_async and not corrects:
         log.warning(
             "tokens that older weights sampled are trained on as if the newest had sampled them",
             key="algorithm.rollout_correction.rollout_is",
@@ -88,7 +99,10 @@ def _separate_faults(config: DictConfig) -> Iterator[ConfigError]:
     """What verl asserts of `separate_async` when its trainer starts."""
     rollout, batch, mini = config.actor_rollout_ref.rollout, config.data.train_batch_size, "ppo_mini_batch_size"
     steps, size = config.trainer.v1.separate_async.parameter_sync_step, config.actor_rollout_ref.actor[mini]
-    if batch != steps * size:
+    if steps < 1:
+        key = "trainer.v1.separate_async.parameter_sync_step"
+        yield ConfigError(f"is {steps}", key=key, remedy="set it to 1 or more")
+    elif batch != steps * size:
         problem = f"is {size}: times parameter_sync_step ({steps}) it must be data.train_batch_size ({batch})"
         remedy = f"set it to {batch // steps}" if batch % steps == 0 else "choose three numbers that fit"
         yield ConfigError(problem, key=f"actor_rollout_ref.actor.{mini}", remedy=remedy)
@@ -101,25 +115,47 @@ def _separate_faults(config: DictConfig) -> Iterator[ConfigError]:
         ours = "gloo, with custom_backend_module=rollout.verl_cpu.gloo_weights"
         remedy = ours if rollout.name == ROLLOUT_NAME else "for example nccl"
         yield ConfigError("is naive, which sends weights to an engine on the same devices only", key=key, remedy=remedy)
+    level = OmegaConf.select(config, f"{_VARIABLES}.VERL_LOGGING_LEVEL") or os.environ.get("VERL_LOGGING_LEVEL", "INFO")
+    # verl's line that says so, at the level INFO, has an argument that its logger does not take.
+    if not config.actor_rollout_ref.hybrid_engine and str(level).upper() in ("DEBUG", "INFO"):
+        problem = "is False, and verl 0.9.1 ends with a TypeError where it logs that"
+        yield ConfigError(problem, key="actor_rollout_ref.hybrid_engine", remedy="set VERL_LOGGING_LEVEL=WARN")
     reward = config.reward.reward_model
     if reward.enable and not reward.enable_resource_pool:
         problem = "is False, and the engine of separate_async never leaves its devices to a reward model"
         yield ConfigError(problem, key="reward.reward_model.enable_resource_pool", remedy="set it to True")
 
 
-def _waiting_faults(config: DictConfig) -> Iterator[ConfigError]:
-    """More generations than a server of the engine takes calls: verl's call to resume it would wait behind them."""
-    rollout, key = config.actor_rollout_ref.rollout, f"{KEY}.max_sessions"
-    sessions = OmegaConf.select(config, key)
-    is_separate = config.trainer.v1.trainer_mode in ("separate_async", SEPARATE_MODE)
-    engine = rollout if is_separate else config.trainer
+def check_waiting(environments: Sequence[Environment], config: DictConfig) -> None:
+    """Validate that the engine can be resumed: a server takes so many calls at a time, those that wait included.
+
+    Args:
+        environments: With the trainer's overrides, each with one worker's share of its sessions.
+
+    Raises:
+        ConfigError: in an asynchronous mode as many generations may wait for the trainer as keep verl's call out.
+    """
+    mode, rollout = str(config.trainer.v1.trainer_mode), config.actor_rollout_ref.rollout
+    if not config.trainer.use_v1 or mode not in _MODES or mode in _SYNCHRONOUS:
+        return
+    engine = rollout if mode in ("separate_async", SEPARATE_MODE) else config.trainer
     split = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
     servers = max(1, engine.n_gpus_per_node * engine.nnodes // split)
     # verl.workers.rollout.replica.RolloutReplica.max_concurrency; one is left for the call that resumes.
-    most = servers * (max(1000, rollout.max_num_seqs + 16) - 1) // config.trainer.nnodes
-    if sessions is not None and sessions > most:
-        problem = f"is {sessions}: if that many generations wait, verl's call to resume the engine waits behind them"
-        yield ConfigError(problem, key=key, remedy=f"set it to {most} or less, or give the engine more servers")
+    most = servers * (max(1000, rollout.max_num_seqs + 16) - 1)
+    waiting = math.ceil((_warmup_batches(config) + 1) * config.data.train_batch_size * rollout.n)
+    if not any(environment.hosts for environment in environments):
+        sessions = sum(environment.max_sessions for environment in environments)
+        waiting = min(waiting, sessions * workers_per_node(config) * config.trainer.nnodes)
+    if waiting > most:
+        problem = f"lets {waiting} generations wait for the trainer: from {most + 1} on, verl cannot resume the engine"
+        remedy = f"at most {most} for all environments together, or give the engine more servers"
+        raise ConfigError(problem, key=f"{KEY}.max_sessions", remedy=remedy)
+
+
+def _warmup_batches(config: DictConfig) -> float:
+    """Batches in flight in an asynchronous mode beside the one that is waited for."""
+    return config.trainer.v1[str(config.trainer.v1.trainer_mode).removeprefix("mcp_")].num_warmup_batches
 
 
 def check_trainer(config: DictConfig, settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from mcp_servers.gsm8k_tools.server import TASKS, problem
 from rollout.formats import hermes
 from rollout.trace.record import StopReason
 from rollout.trace.store import read_traces
-from rollout.types import Call
+from rollout.types import Attempt, Call
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "cluster", "closed_worker")]
@@ -79,6 +80,9 @@ def config(tmp_path: Path, model: Path) -> DictConfig:
 class Client:
     """verl's `LLMServerClient` where the model says what it was given."""
 
+    said: Sequence[dict[str, Any]] = ()
+    """What outputs say beside the ids, one after the other."""
+
     def __init__(self, tokenizer: Any, texts: list[str]) -> None:
         self._tokenizer, self._texts = tokenizer, iter(texts)
         self.sampled: list[int] = []
@@ -97,7 +101,8 @@ class Client:
         ids = self._tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)
         self.contexts.append(list(prompt_ids))
         self.sampled += ids
-        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed")
+        said = self.said[len(self.contexts) - 1] if self.said else {}
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", extra_fields=dict(said))
 
 
 async def run(config: DictConfig, model: Path, lock: Path, texts: list[str], **arguments: Any) -> tuple[Any, Client]:
@@ -170,6 +175,24 @@ async def test_the_trace_is_the_trajectory_as_verl_trains_on_it(
     assert trace.reward.parts.keys() == {"answer", "steps"}
     assert trace.stop_reason is StopReason.USER_DONE and trace.agent is not None
     assert trace.agent.use == "long_workflow:LongWorkflowAgent"
+
+
+async def test_each_turn_has_the_weights_and_attempts_of_its_own_generation(
+    config: DictConfig, model: Path, lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl's loop keeps what the first output says, and of later ones the newest weights."""
+    attempts = [[Attempt(tokens=2, weights_version=1), Attempt(tokens=3, weights_version=2)], [], []]
+    versions = [(1, 2), (2, 2), (4, 4)]
+    said = [
+        {"min_global_steps": first, "max_global_steps": last, "mcp_attempts": each}
+        for (first, last), each in zip(versions, attempts, strict=True)
+    ]
+    monkeypatch.setattr(Client, "said", said)
+    output, _ = await run(config, model, lock, [COUNT, WRONG, RIGHT])
+    (trace,) = read_traces(tmp_path / "traces")
+    assert [turn.weights_version for turn in trace.turns] == versions
+    assert [list(turn.attempts) for turn in trace.turns] == attempts
+    assert "mcp_attempts" not in output.extra_fields and output.extra_fields["max_global_steps"] == 4
 
 
 async def test_its_trajectories_are_counted_with_the_others(config: DictConfig, model: Path, lock: Path) -> None:

@@ -325,6 +325,11 @@ SEPARATE = [f"{MODE}=mcp_separate_async", ASYNC[1], "data.train_batch_size=2"]
 ROLLOUT = "actor_rollout_ref.rollout"
 DEVICES = [f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1", f"{ROLLOUT}.checkpoint_engine.backend=gloo"]
 SESSIONS = f"{ROLLOUT}.custom.mcp.max_sessions"
+WAIT = f"{SAMPLER}.max_off_policy_strategy=wait"
+OLD, WARMUP = f"{SAMPLER}.max_off_policy_threshold={{}}", "trainer.v1.colocate_async.num_warmup_batches={}"
+HYBRID, LOGPROBS = "actor_rollout_ref.hybrid_engine=False", f"{ROLLOUT}.calculate_log_probs=False"
+LEVEL = "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_LOGGING_LEVEL=WARN"
+CORRECTED = "algorithm.rollout_correction.rollout_is=token"
 STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.actor.ppo_mini_batch_size=1"]
 
 
@@ -343,18 +348,43 @@ STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.a
         ),
         (SEPARATE + DEVICES, ["actor.ppo_mini_batch_size: is 2", "parameter_sync_step (4)", "train_batch_size (2)"]),
         ([f"{MODE}=mine"], [f"{MODE}: is 'mine'", "known modes: colocate_async, mcp_colocate_async"]),
-        # A server takes 1,000 calls at a time, and one of them is to resume it.
-        ([*ASYNC, f"{SESSIONS}=999"], []),
-        ([*ASYNC, f"{SESSIONS}=1000"], [f"{SESSIONS}: is 1000", "resume", "set it to 999 or less"]),
-        ([f"{SESSIONS}=1000"], []),
-        ([*ASYNC, f"{SESSIONS}=1998", f"{ROLLOUT}.max_num_seqs=1983"], []),
-        ([*ASYNC, f"{SESSIONS}=1999", f"{ROLLOUT}.max_num_seqs=1983"], ["set it to 1998 or less"]),
+        (SEPARATE + DEVICES + ["trainer.v1.separate_async.parameter_sync_step=0"], ["parameter_sync_step: is 0"]),
+        (SEPARATE + STEPS + DEVICES + [HYBRID], [HYBRID.replace("=", ": is "), "set VERL_LOGGING_LEVEL=WARN"]),
+        (SEPARATE + STEPS + DEVICES + [HYBRID, LEVEL], []),
+        # verl waits for prompts that are still played, and not for those that ended in time and became old.
+        (
+            [*ASYNC, WAIT, OLD.format(2), WARMUP.format(2)],
+            ["max_off_policy_threshold: is 2", "set it to 3, or num_warmup"],
+        ),
+        ([*ASYNC, WAIT, OLD.format(3), WARMUP.format(2)], []),
+        ([*ASYNC, OLD.format(2), WARMUP.format(2)], []),
+        ([CORRECTED, LOGPROBS], [f"{LOGPROBS.replace('=', ': is ')}", "algorithm.rollout_correction"]),
+        ([LOGPROBS], []),
     ],
 )
 def test_a_trainer_mode_that_cannot_work_is_refused(
     preflight: Preflight, overrides: list[str], said: list[str]
 ) -> None:
     message = preflight(*overrides)
+    assert [part for part in said if part not in message] == [] and bool(message) == bool(said), message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        # Two batches in flight, of one row each: a server takes 1,000 calls, and one of them is to resume it.
+        ([*ASYNC, f"{ROLLOUT}.n=500"], [f"{SESSIONS}: lets 1000 generations", "from 1000 on", "at most 999"]),
+        ([*ASYNC, f"{ROLLOUT}.n=500", f"{ROLLOUT}.max_num_seqs=985"], []),
+        ([*ASYNC, f"{ROLLOUT}.n=499"], []),
+        ([f"{ROLLOUT}.n=500"], []),
+        ([*ASYNC, f"{ROLLOUT}.n=500", f"{SESSIONS}=999"], []),
+    ],
+)
+def test_generations_that_would_keep_verl_from_resuming_the_engine_are_refused(
+    preflight: Preflight, overrides: list[str], said: list[str]
+) -> None:
+    sizes = ["data.train_batch_size=1", f"{ROLLOUT}.agent.num_workers=1", WARMUP.format(1), OLD.format(2)]
+    message = preflight(*sizes, f"{SESSIONS}=5000", *overrides)
     assert [part for part in said if part not in message] == [] and bool(message) == bool(said), message
 
 
@@ -599,6 +629,16 @@ def test_a_machine_without_a_gpu_trains_on_a_cluster_only(
         assert "trainer.n_gpus_per_node: is 8, and no GPU is available" in message
     else:
         assert message == ""
+
+
+@pytest.mark.usefixtures("installed_sglang")
+def test_an_engine_on_devices_of_its_own_needs_them_beside_the_trainers(
+    preflight: Preflight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    devices = [*SEPARATE, *STEPS, *DEVICES, f"{ROLLOUT}.n_gpus_per_node=2", "trainer.n_gpus_per_node=1"]
+    message = preflight("engine=sglang", *devices, platform="cuda")
+    assert "trainer.n_gpus_per_node: is 1, 2 more are the engine's" in message
 
 
 def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight) -> None:
