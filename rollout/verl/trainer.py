@@ -30,6 +30,7 @@ from verl.utils.debug import marked_timer
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
+from gateway.private_files import replacing
 from rollout.trace.trained import write_trained
 from rollout.trace.trained_segment import TrainedSegment
 from rollout.training.statistics import BatchStatistics
@@ -234,9 +235,8 @@ class _AsyncTrainer(_Trainer):
 
 def _write_state(path: Path, resumed: int, statistics: BatchStatistics) -> None:
     """Write what a checkpoint has beside verl's own, whole or not at all: each resume from it would end at a part."""
-    written = path.with_suffix(".partial")
-    written.write_bytes(pickle.dumps((resumed, statistics)))
-    written.replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(pickle.dumps((resumed, statistics)))
 
 
 @register_trainer(COLOCATE_MODE)
