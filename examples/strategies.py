@@ -2,10 +2,10 @@
 
     python examples/strategies.py [--long] [--only tree-1] [--tokens 200000] [--out outputs/strategies]
 
-Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. The
-model is warmed up once, on an expert whose decisions rarely fit. `chain-0-control` has a learning rate of zero.
-With `--long`, the runs are on days of 41 turns in contexts that hold a quarter of one: compaction with its summaries
-trained and masked, cutting, single turns and dropped thinking, each seed with a model of its own and a control.
+Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. Each
+seed has a model of its own, warmed up on an expert whose decisions rarely fit. `chain-0-control` has a learning rate of
+zero. With `--long`, the runs are on days of 41 turns in contexts that hold a quarter of one: compaction with its
+summaries trained and masked, cutting, single turns and dropped thinking, each seed with a control.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from demo_experiment.display import console
 from demo_experiment.processes import end_on_sigterm
+from demo_experiment.seeds import over_seeds
 from rich.table import Table
 from strategies_experiment.long_days import LongDays
 from strategies_experiment.prepare import Plan, prepare
-from strategies_experiment.results import Curve, curve, holds_key, plot
-from strategies_experiment.runs import COMPARISONS, SEEDS, STRATEGIES, Run, long_runs, train
+from strategies_experiment.results import Curve, by_arm, curve, differences, holds_key, plot
+from strategies_experiment.runs import SEEDS, compared, long_runs, short_runs, train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,14 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     end_on_sigterm()
     os.chdir(ROOT)
-    begin = partial(Run, home=given.out, budget=given.tokens)
-    runs = [begin(strategy=strategy, seed=seed) for seed in SEEDS for strategy in STRATEGIES]
-    runs.append(begin(strategy="chain", learning_rate=0.0))
-    compared = [begin(strategy="chain", label=label, options=options) for label, options in COMPARISONS.items()]
-    chosen = runs + (compared if given.comparisons else [])
-    runs += compared
-    if given.long:
-        chosen = runs = [run for seed in SEEDS for run in long_runs(given.out, seed, given.tokens)]
+    begin = long_runs if given.long else short_runs
+    chosen = runs = [run for seed in range(SEEDS[given.long]) for run in begin(given.out, seed, given.tokens)]
+    if not given.long:
+        runs = runs + compared(given.out, given.tokens)
+    if given.comparisons:
+        chosen = runs
     if given.only is not None:
         chosen = [run for run in runs if run.name == given.only]
         if not chosen:
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"error: --out: {error}") from None
     for run in chosen:
         plan = Plan(expert="depot_long", tasks="depot_long", days=LongDays) if given.long else Plan()
-        prepare(run.home, seed=run.seed if given.long else 0, plan=plan, scale=given.warm_up)
+        prepare(run.home, seed=run.seed, plan=plan, scale=given.warm_up)
         train(run)
     show([found for run in runs if run.directory.is_dir() and (found := curve(run)) is not None], given.out)
 
@@ -66,7 +65,7 @@ def show(curves: Sequence[Curve], home: Path) -> None:
         table.add_row(
             each.run.name,
             f"{each.tokens[-1]:,.0f}",
-            f"{each.steps}",
+            f"{each.evaluated[-1]}",
             f"{each.minutes:.1f}",
             f"{before:.3f}",
             f"{after:.3f}",
@@ -80,14 +79,35 @@ def show(curves: Sequence[Curve], home: Path) -> None:
             "interval": [low, high],
             "turns": each.turns,
             "last_batches": each.trained,
-            "steps": each.steps,
+            "steps": each.evaluated[-1],
             "minutes": each.minutes,
             "summaries_with_key": holds_key(each.run),
         }
     console.print(table)
     if curves:
+        _show_arms(by_arm(curves))
         (home / "results.json").write_text(json.dumps(records, indent=2))
         plot(curves, home / "curves.png")
+
+
+def _show_arms(arms: dict[str, list[Curve]]) -> None:
+    """Print what the seeds of each arm say together, and how it differs from the first arm's same seeds."""
+    first = next(iter(arms))
+    table = Table("over seeds", "seeds", "after", "95%", "weakest", f"minus {first}, at equal", "mean", "95%")
+    for name, own in arms.items():
+        after = [each.means[-1] for each in own]
+        row = [name, f"{len(own)}", f"{statistics.fmean(after):.3f}", _interval(over_seeds(after)), f"{min(after):.3f}"]
+        compared = differences(own, arms[first]) if name != first else None
+        for each, unit in zip(compared or (), ("tokens", "steps"), strict=False):
+            table.add_row(*row, f"{each.at:,.0f} {unit}", f"{each.mean:+.3f}", _interval(each.interval))
+            row = [""] * len(row)
+        if compared is None:
+            table.add_row(*row)
+    console.print(table)
+
+
+def _interval(found: tuple[float, float] | None) -> str:
+    return f"{found[0]:+.3f} to {found[1]:+.3f}" if found else ""
 
 
 def _positive(text: str) -> int:

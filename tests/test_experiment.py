@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 ROOT = Path(__file__).parents[1]
-REST: dict[str, Any] = {"trained": 0.5, "steps": 5, "minutes": 1.0}
+REST: dict[str, Any] = {"trained": 0.5, "minutes": 1.0, "turns": 14}
 CLI = Path(sys.executable).with_name("mcp-rollout")
 
 
@@ -93,11 +93,36 @@ def test_an_interval_is_that_of_the_paired_tasks(tmp_path: Path) -> None:
 
     run = Run(home=tmp_path, strategy="chain", budget=1)
     before, after = [0.1 * task for task in range(10)], [0.1 * task + 0.25 for task in range(10)]
-    same = Curve(run=run, tokens=[0, 1], rewards=[before, after], turns=14, **REST)
+    same = Curve(run=run, tokens=[0, 1], evaluated=[0, 5], rewards=[before, after], **REST)
     assert same.interval() == pytest.approx((0.25, 0.25))
-    mixed = Curve(run=run, tokens=[0, 1], rewards=[[0.0] * 60, [1.0] * 30 + [0.0] * 30], turns=14, **REST)
+    halves = [[0.0] * 60, [1.0] * 30 + [0.0] * 30]
+    mixed = Curve(run=run, tokens=[0, 1], evaluated=[0, 5], rewards=halves, **REST)
     low, high = mixed.interval()
     assert mixed.lift == 0.5 and 0.3 < low < 0.45 and 0.55 < high < 0.7
+
+
+def test_arms_are_compared_by_seed_at_equal_tokens_and_at_equal_steps(tmp_path: Path) -> None:
+    from strategies_experiment.results import Curve, by_arm, differences
+    from strategies_experiment.runs import Run
+
+    def curve(strategy: str, seed: int, tokens: list[float], means: list[float]) -> Curve:
+        run = Run(home=tmp_path, strategy=strategy, seed=seed, budget=1)
+        steps = [5 * at for at in range(len(tokens))]
+        return Curve(run=run, tokens=tokens, evaluated=steps, rewards=[[mean] for mean in means], **REST)
+
+    # A step of a tree samples half the tokens.
+    chains = [curve("chain", seed, [0, 100, 200], [0.1, 0.3, 0.5 + seed / 10]) for seed in (0, 1, 2)]
+    trees = [curve("tree", seed, [0, 50, 100, 150], [0.1, 0.2, 0.6, 0.8]) for seed in (1, 0)]
+    arms = by_arm([*chains, *trees])
+    assert list(arms) == ["chain", "tree"]
+    found = differences(arms["tree"], arms["chain"])
+    assert found is not None
+    by_tokens, by_steps = found
+    # After 150 tokens, half way between two evaluations of the chains; and after step 10.
+    assert by_tokens.at == 150 and by_tokens.by_seed == pytest.approx([0.8 - 0.45, 0.8 - 0.4])
+    assert by_steps.at == 10 and by_steps.by_seed == pytest.approx([0.6 - 0.6, 0.6 - 0.5])
+    assert by_steps.interval == pytest.approx((0.05 - 12.706 * 0.05, 0.05 + 12.706 * 0.05), abs=1e-3)
+    assert differences([trees[0]], [chains[0]]) is None
 
 
 def test_a_run_ends_at_the_first_evaluation_after_its_budget_and_a_repeated_step_counts_once(tmp_path: Path) -> None:
@@ -156,7 +181,7 @@ def test_a_run_goes_on_where_it_is_given_a_larger_budget(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "status", "problem"),
     [
-        (("--only", "chain-9"), 1, "--only: no run 'chain-9'; there are chain-0, tree-0"),
+        (("--only", "chain-9"), 1, "--only: no run 'chain-9'; there are chain-0, chain_n5-0, tree-0"),
         pytest.param(("--tokens", "0"), 2, "--tokens: must be at least 1", marks=pytest.mark.full),
         pytest.param(("--out", str(ROOT / "Makefile")), 1, "--out: [Errno 17] File exists: ", marks=pytest.mark.full),
     ],

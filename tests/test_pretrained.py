@@ -141,7 +141,7 @@ def test_a_run_begins_again_from_its_checkpoint_with_its_seed(tmp_path: Path) ->
 
 
 def test_an_interval_over_three_seeds_is_students() -> None:
-    from pretrained_experiment.results import over_seeds
+    from demo_experiment.seeds import over_seeds
 
     assert over_seeds([0.5, 0.6, 0.7]) == pytest.approx((0.6 - 0.2484, 0.6 + 0.2484), abs=1e-4)
     assert over_seeds([0.5]) is None

@@ -13,15 +13,13 @@ from typing import Any
 
 from demo_experiment import resuming
 from demo_experiment.display import console
+from demo_experiment.seeds import over_seeds
 from matplotlib.figure import Figure
 from pretrained_experiment.runs import Run
 from rich.table import Table
 
 from rollout.evaluation.estimates import wilson
 from rollout.trace.store import read_traces
-
-_T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Of Student's distribution for so many seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +87,6 @@ def mean_reward(directory: Path) -> float:
     """Of the trajectories of an evaluation; nan where it has none."""
     scores = [trace.reward.score for trace in read_traces(directory) if trace.reward is not None]
     return statistics.fmean(scores) if scores else math.nan
-
-
-def over_seeds(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95% interval of the mean over seeds, after Student; None for one seed, or more than are tabulated."""
-    if len(values) not in _T95:
-        return None
-    mean = statistics.fmean(values)
-    half = _T95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-    return mean - half, mean + half
 
 
 def show(outcomes: Sequence[Outcome], raw: Mapping[int, float], home: Path) -> None:

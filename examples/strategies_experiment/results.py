@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+from demo_experiment.seeds import over_seeds
 from matplotlib.figure import Figure
 from strategies_experiment.long_days import KEY
 from strategies_experiment.runs import EVERY, Run
@@ -25,15 +27,21 @@ class Curve:
 
     run: Run
     tokens: list[float]
+    evaluated: list[int]
+    """The steps of the evaluations."""
     rewards: list[list[float]]
     turns: float
     """Mean number of turns of the last evaluation's trajectories."""
     trained: float
     """Mean reward of the batches since the last evaluation but one: in the contexts of the run's own strategy, where
     held-out rewards are those of chains."""
-    steps: int
     minutes: float
     """verl's time for the steps, without evaluations."""
+
+    @property
+    def arm(self) -> str:
+        """The run's name without its seed."""
+        return self.run.name.replace(f"-{self.run.seed}", "")
 
     @property
     def means(self) -> list[float]:
@@ -73,12 +81,59 @@ def curve(run: Run) -> Curve | None:
     return Curve(
         run=run,
         tokens=[spent.get(step, 0.0) for step in steps],
+        evaluated=steps,
         rewards=[[rewards[step][row] for row in rows] for step in steps],
         turns=statistics.fmean(turns[steps[-1]]),
         trained=statistics.fmean(metrics.get("critic/score/mean", 0.0) for metrics in last),
-        steps=steps[-1],
         minutes=sum(metrics.get("timing_s/step", 0.0) for metrics in logged.values()) / 60,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The held-out reward of an arm's seeds minus that of another arm's same seeds, at one place of their curves."""
+
+    at: float
+    """Sampled tokens, or steps: the most that all of them have."""
+    by_seed: list[float]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.by_seed)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95%, over the seeds."""
+        return over_seeds(self.by_seed)
+
+
+def differences(own: Sequence[Curve], other: Sequence[Curve]) -> tuple[Difference, Difference] | None:
+    """At equal sampled tokens, between evaluations interpolated, and at equal steps; None without a common seed."""
+    by_seed = {each.run.seed: each for each in other}
+    pairs = [(each, by_seed[each.run.seed]) for each in own if each.run.seed in by_seed]
+    if not pairs:
+        return None
+    tokens = min(each.tokens[-1] for pair in pairs for each in pair)
+    step = min(each.evaluated[-1] for pair in pairs for each in pair)
+
+    def after_tokens(of: Curve) -> float:
+        return float(np.interp(tokens, of.tokens, of.means))
+
+    def after_steps(of: Curve) -> float:
+        return of.means[of.evaluated.index(step)]
+
+    return (
+        Difference(at=tokens, by_seed=[after_tokens(one) - after_tokens(two) for one, two in pairs]),
+        Difference(at=step, by_seed=[after_steps(one) - after_steps(two) for one, two in pairs]),
+    )
+
+
+def by_arm(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """Curves by what their runs have in common but for the seed, in the order of the runs."""
+    arms: defaultdict[str, list[Curve]] = defaultdict(list)
+    for each in curves:
+        arms[each.arm].append(each)
+    return dict(arms)
 
 
 def holds_key(run: Run) -> dict[int, list[int]]:
@@ -100,10 +155,7 @@ def plot(curves: Sequence[Curve], path: Path) -> None:
     """Write a picture: each run as a thin line, and the mean of a strategy's seeds with their range."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
-    groups: defaultdict[str, list[Curve]] = defaultdict(list)
-    for each in curves:
-        groups[each.run.name.replace(f"-{each.run.seed}", "")].append(each)
-    for number, (name, own) in enumerate(sorted(groups.items())):
+    for number, (name, own) in enumerate(by_arm(curves).items()):
         colour = f"C{number}"
         for each in own:
             axes.plot(each.tokens, each.means, color=colour, alpha=0.35, linewidth=0.8)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from demo_experiment.processes import verl_training
 from strategies_experiment.long_days import INSTRUCTION, KEEP_TURNS
 
-STRATEGIES = ("chain", "tree", "single_turn")
-SEEDS = (0, 1, 2)
 _MCP = "actor_rollout_ref.rollout.custom.mcp"
 COMPARISONS: dict[str, tuple[str, ...]] = {
     "void_masked": (f"{_MCP}.filters.void.action=mask",),
@@ -25,7 +24,11 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
     "tree_grpo": (f"{_MCP}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
     "step_grpo": ("algorithm.adv_estimator=step_grpo",),
 }
-"""Further runs, one seed each, by what they change about a chain with GRPO and the reward at the end."""
+"""Further runs, seed 0 alone, by what they change about a chain with GRPO and the reward at the end."""
+_FEWER = "chain_n5"
+"""Chains of which a step samples about as many tokens as one of trees."""
+_SINGLE_SEEDS, _SINGLE_TOKENS = 3, 100_000
+"""Seeds of single turns, and most sampled tokens of a run: its update is on nine times as many."""
 AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
 """Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""
 _COMPACT = (
@@ -45,6 +48,8 @@ LONG_RUNS: dict[str, tuple[str, ...]] = {
     "long_drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
 }
 """Runs on the long days, by what they change."""
+SEEDS: dict[bool, int] = {False: 5, True: 3}
+"""Of the days and of the long days."""
 EVERY = 5
 """Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""
 LEAVES, ROOTS = 8, 2
@@ -52,8 +57,29 @@ TIMEOUT_S = 7200.0
 """Longest duration of one start of verl; a run goes on where it was cut."""
 
 
+def short_runs(home: Path, seed: int, budget: int) -> list[Run]:
+    """The runs of one seed: it varies initialisation, warm-up, order of rows and sampling."""
+    begin = partial(Run, home=home / f"short-{seed}", seed=seed, budget=budget)
+    runs = [
+        begin(strategy="chain"),
+        begin(strategy="chain", label=_FEWER, options=("actor_rollout_ref.rollout.n=5",)),
+        begin(strategy="tree"),
+    ]
+    if seed < _SINGLE_SEEDS:
+        # With the chains' rate, and divided by the deviation, one of three seeds collapsed.
+        gentle = {"learning_rate": 1e-3, "options": ("algorithm.norm_adv_by_std_in_grpo=False",)}
+        runs.append(begin(strategy="single_turn", budget=min(budget, _SINGLE_TOKENS), **gentle))
+    return [*runs, begin(strategy="chain", learning_rate=0.0)] if seed == 0 else runs
+
+
+def compared(home: Path, budget: int) -> list[Run]:
+    """The runs of `COMPARISONS`."""
+    begin = partial(Run, home=home / "short-0", budget=budget, strategy="chain")
+    return [begin(label=label, options=options) for label, options in COMPARISONS.items()]
+
+
 def long_runs(home: Path, seed: int, budget: int) -> list[Run]:
-    """The runs of one seed on the long days: it varies initialisation, warm-up, order of rows and sampling."""
+    """The runs of one seed on the long days, which varies the same."""
     of_all = (f"data.max_response_length={PART_TOKENS}", "data.max_prompt_length=1024")
     runs = [
         Run(
