@@ -1,11 +1,12 @@
 """Chains, trees and single turns on a long task, with equal numbers of sampled tokens, on this CPU.
 
-    python examples/strategies.py [--long] [--only tree-1] [--tokens 200000] [--out outputs/strategies]
+    python examples/strategies.py [--days long] [--only tree-1] [--tokens 200000] [--out outputs/strategies]
 
 Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. Each
 seed has a model of its own, warmed up on an expert whose decisions rarely fit. `chain-0-control` has a learning rate of
-zero. With `--long`, the runs are on days of 41 turns in contexts that hold a quarter of one: compaction with its
-summaries trained and masked, cutting, single turns and dropped thinking, each seed with a control.
+zero. `--days retry` compares advantages by turn with those by trajectory where states are met again. With `--days long`
+the runs are on days of 41 turns in contexts that hold a quarter of one: compaction with its summaries trained and
+masked, cutting, single turns and dropped thinking, each seed with a control.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from demo_experiment.processes import end_on_sigterm
 from demo_experiment.seeds import over_seeds
 from rich.table import Table
 from strategies_experiment.long_days import LongDays
-from strategies_experiment.prepare import Plan, prepare
+from strategies_experiment.prepare import Plan, prepare, prepare_rows
 from strategies_experiment.results import Curve, by_arm, curve, differences, holds_key, plot
-from strategies_experiment.runs import SEEDS, compared, long_runs, short_runs, train
+from strategies_experiment.runs import RETRY, compared, long_runs, retry_runs, short_runs, train
 
 ROOT = Path(__file__).resolve().parent.parent
+RUNS = {"short": short_runs, "retry": retry_runs, "long": long_runs}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     end_on_sigterm()
     os.chdir(ROOT)
-    begin = long_runs if given.long else short_runs
-    chosen = runs = [run for seed in range(SEEDS[given.long]) for run in begin(given.out, seed, given.tokens)]
-    if not given.long:
+    runs = RUNS[given.days](given.out, given.tokens)
+    chosen = runs
+    if given.days == "short":
         runs = runs + compared(given.out, given.tokens)
-    if given.comparisons:
-        chosen = runs
+        chosen = runs if given.comparisons else chosen
     if given.only is not None:
         chosen = [run for run in runs if run.name == given.only]
         if not chosen:
@@ -49,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         raise SystemExit(f"error: --out: {error}") from None
     for run in chosen:
-        plan = Plan(expert="depot_long", tasks="depot_long", days=LongDays) if given.long else Plan()
+        plan = Plan(expert="depot_long", tasks="depot_long", days=LongDays) if given.days == "long" else Plan()
         prepare(run.home, seed=run.seed, plan=plan, scale=given.warm_up)
+        if run.rows:
+            prepare_rows(run.home / run.rows, RETRY)
         train(run)
     show([found for run in runs if run.directory.is_dir() and (found := curve(run)) is not None], given.out)
 
@@ -119,7 +122,7 @@ def _positive(text: str) -> int:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="RUN", help="one run, for example tree-1 or chain-0-control")
-    parser.add_argument("--long", action="store_true", help="the long days")
+    parser.add_argument("--days", choices=list(RUNS), default="short", help="(default: %(default)s)")
     parser.add_argument("--warm-up", type=float, default=1.0, help="share of the warm-up's steps, below 1 for a try")
     parser.add_argument("--comparisons", action="store_true", help="further settings too, one seed each")
     parser.add_argument(

@@ -81,11 +81,19 @@ def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.
     home.mkdir(parents=True, exist_ok=True)
     command("run", plan.expert, "--engine", "expert", "--split", "train", "--out", home / "expert", "--resume")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
-    command("data", plan.tasks, "--split", "train", "-o", home / "train.parquet")
-    command("data", plan.tasks, "--split", "test", "-n", str(HELD_OUT), "-o", home / "test.parquet")
-    command("tool-config", plan.tasks, "-o", home / "tool_config.yaml")
+    prepare_rows(home, plan.tasks)
     loss = _warm_up(home, seed, plan, scale)
     (home / _DONE).write_text(json.dumps({"seed": seed, "loss": loss}))
+
+
+def prepare_rows(directory: Path, tasks: str) -> None:
+    """Write rows and lock of an environment to the directory, unless they are there."""
+    if (directory / "tool_config.yaml").is_file():
+        return
+    directory.mkdir(exist_ok=True)
+    command("data", tasks, "--split", "train", "-o", directory / "train.parquet")
+    command("data", tasks, "--split", "test", "-n", str(HELD_OUT), "-o", directory / "test.parquet")
+    command("tool-config", tasks, "-o", directory / "tool_config.yaml")
 
 
 def _warm_up(home: Path, seed: int, plan: Plan, scale: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ COMPARISONS: dict[str, tuple[str, ...]] = {
 """Further runs, seed 0 alone, by what they change about a chain with GRPO and the reward at the end."""
 _FEWER = "chain_n5"
 """Chains of which a step samples about as many tokens as one of trees."""
-_SINGLE_SEEDS, _SINGLE_TOKENS = 3, 100_000
-"""Seeds of single turns, and most sampled tokens of a run: its update is on nine times as many."""
+_SINGLE_TOKENS = 100_000
+"""Most sampled tokens of a run of single turns: its update is on nine times as many."""
 AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
 """Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""
 _COMPACT = (
@@ -48,8 +48,10 @@ LONG_RUNS: dict[str, tuple[str, ...]] = {
     "long_drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
 }
 """Runs on the long days, by what they change."""
-SEEDS: dict[bool, int] = {False: 5, True: 3}
-"""Of the days and of the long days."""
+SHORT_SEEDS, OTHER_SEEDS = 5, 3
+"""Seeds of chains and trees; of single turns, of days with second tries and of the long days."""
+RETRY = "depot_retry"
+"""Days in which states are met again: a treatment that does not fit has no effect."""
 EVERY = 5
 """Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""
 LEAVES, ROOTS = 8, 2
@@ -57,19 +59,21 @@ TIMEOUT_S = 7200.0
 """Longest duration of one start of verl; a run goes on where it was cut."""
 
 
-def short_runs(home: Path, seed: int, budget: int) -> list[Run]:
-    """The runs of one seed: it varies initialisation, warm-up, order of rows and sampling."""
-    begin = partial(Run, home=home / f"short-{seed}", seed=seed, budget=budget)
-    runs = [
-        begin(strategy="chain"),
-        begin(strategy="chain", label=_FEWER, options=("actor_rollout_ref.rollout.n=5",)),
-        begin(strategy="tree"),
-    ]
-    if seed < _SINGLE_SEEDS:
-        # With the chains' rate, and divided by the deviation, one of three seeds collapsed.
-        gentle = {"learning_rate": 1e-3, "options": ("algorithm.norm_adv_by_std_in_grpo=False",)}
-        runs.append(begin(strategy="single_turn", budget=min(budget, _SINGLE_TOKENS), **gentle))
-    return [*runs, begin(strategy="chain", learning_rate=0.0)] if seed == 0 else runs
+def short_runs(home: Path, budget: int) -> list[Run]:
+    """Chains and trees. A seed is that of the initialisation, the warm-up, the order of rows and the sampling."""
+    runs: list[Run] = []
+    for seed in range(SHORT_SEEDS):
+        begin = partial(Run, home=home / f"short-{seed}", seed=seed, budget=budget)
+        runs += [
+            begin(strategy="chain"),
+            begin(strategy="chain", label=_FEWER, options=("actor_rollout_ref.rollout.n=5",)),
+            begin(strategy="tree"),
+        ]
+        if seed < OTHER_SEEDS:
+            # With the chains' rate, and divided by the deviation, one of three seeds collapsed.
+            gentle = {"learning_rate": 1e-3, "options": ("algorithm.norm_adv_by_std_in_grpo=False",)}
+            runs.append(begin(strategy="single_turn", budget=min(budget, _SINGLE_TOKENS), **gentle))
+    return [*runs, replace(runs[0], learning_rate=0.0)]
 
 
 def compared(home: Path, budget: int) -> list[Run]:
@@ -78,10 +82,28 @@ def compared(home: Path, budget: int) -> list[Run]:
     return [begin(label=label, options=options) for label, options in COMPARISONS.items()]
 
 
-def long_runs(home: Path, seed: int, budget: int) -> list[Run]:
-    """The runs of one seed on the long days, which varies the same."""
+def retry_runs(home: Path, budget: int) -> list[Run]:
+    """`grpo` and `step_grpo` on `RETRY`, from the models of `short_runs`, which have not seen it."""
+    of_both = (f"{_MCP}.reward_weights={{score:0,turns:1}}", "algorithm.gamma=0.95")
+    return [
+        Run(
+            home=home / f"short-{seed}",
+            rows="retry",
+            strategy="chain",
+            seed=seed,
+            budget=budget,
+            label=f"retry_{estimator}",
+            options=(*of_both, f"algorithm.adv_estimator={estimator}"),
+        )
+        for seed in range(OTHER_SEEDS)
+        for estimator in ("grpo", "step_grpo")
+    ]
+
+
+def long_runs(home: Path, budget: int) -> list[Run]:
+    """The runs on the long days, each seed with a control."""
     of_all = (f"data.max_response_length={PART_TOKENS}", "data.max_prompt_length=1024")
-    runs = [
+    return [
         Run(
             home=home / f"long-{seed}",
             strategy="single_turn" if label == "long_single_turn" else "chain",
@@ -91,11 +113,11 @@ def long_runs(home: Path, seed: int, budget: int) -> list[Run]:
             options=(*of_all, *options),
             learning_rate=rate,
         )
+        for seed in range(OTHER_SEEDS)
         for rate in (2e-3, 0.0)
         for label, options in LONG_RUNS.items()
         if rate or label == "compact"
     ]
-    return runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +125,8 @@ class Run:
     """One training run, in a directory of its own below `home`."""
 
     home: Path
+    rows: str = ""
+    """The directory below `home` of rows and lock, where they are not in `home` itself."""
     strategy: str
     seed: int = 0
     learning_rate: float = 2e-3
@@ -143,10 +167,11 @@ class Run:
     def overrides(self) -> dict[str, object]:
         """verl's overrides of the next start."""
         home = self.home.absolute()
+        rows = home / self.rows
         return resuming.overrides(self.directory.absolute(), every=EVERY) | {
             "engine": "cpu",
-            "data.train_files": home / "train.parquet",
-            "data.val_files": home / "test.parquet",
+            "data.train_files": rows / "train.parquet",
+            "data.val_files": rows / "test.parquet",
             "data.seed": self.seed,
             "actor_rollout_ref.rollout.custom.mcp.seed": self.seed,
             "data.train_batch_size": 6,
@@ -170,7 +195,7 @@ class Run:
             f"{_MCP}.strategy.use": self.strategy,
             f"{_MCP}.strategy.tree.roots": ROOTS,
             f"{_MCP}.strategy.single_turn.history_tokens": 512,
-            "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
+            "actor_rollout_ref.rollout.multi_turn.tool_config_path": rows / "tool_config.yaml",
             "trainer.total_training_steps": 1000,
         }
 

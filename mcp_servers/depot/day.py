@@ -11,7 +11,7 @@ from mcp_servers.depot.parcels import FITTING, HABITS, TREATMENTS, Parcel, Probl
 from mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
 
 PATIENCE = 3
-"""Messages without a treated parcel that the storekeeper answers; then the day is over."""
+"""Messages without a treated parcel that the storekeeper answers, but in `retry`; then the day is over."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,8 +55,10 @@ class Day:
         return self.parcel
 
     def treat(self, code: str, treatment: Treatment) -> float:
-        """Treat the parcel on the table. The first treatment counts, and a second one spoils it."""
-        self.on_table(code)
+        """Treat the parcel on the table. The first treatment with an effect counts, and a second one spoils it."""
+        parcel = self.on_table(code)
+        if self.problem.slice == "retry" and not self.problem.fits(parcel, treatment):
+            return 0.0
         before = self._counts(self.state.current)
         self.state.treatments[self.state.current].append(treatment)
         earned = self._counts(self.state.current) - before
@@ -80,7 +82,7 @@ class Day:
         if self.parcel is None:
             return Reply(message="Goodbye." if state.is_closed else "Then I close it myself. Goodbye.", done=True)
         if not state.treatments[state.current]:
-            state.idle += 1
+            state.idle += self.problem.slice != "retry"
             if state.idle >= PATIENCE:
                 return Reply(message="I have no more time. Goodbye.", done=True)
             return Reply(message=f"{self.parcel.code} is still untreated.", done=False)

@@ -11,7 +11,7 @@ from mcp_servers.kit import Split, Splits
 
 Condition = Literal["damp", "torn", "loose"]
 Treatment = Literal["dry", "tape", "strap"]
-Slice = Literal["any", "fitting", "long"]
+Slice = Literal["any", "fitting", "long", "retry"]
 
 FITTING: dict[Condition, Treatment] = {"damp": "dry", "torn": "tape", "loose": "strap"}
 CONDITIONS: tuple[Condition, ...] = ("damp", "torn", "loose")
@@ -30,9 +30,12 @@ TASKS: dict[Slice, Splits] = {
     "any": Splits("depot-any", {"train": 600, "test": 60}, {"train": 0, "test": 100_000}),
     "fitting": Splits("depot", {"train": 900, "test": 120}, {"train": 200_000, "test": 300_000}),
     "long": Splits("depot-long", {"train": 600, "test": 60}, {"train": 400_000, "test": 500_000}),
+    "retry": Splits("depot-retry", {"train": 900, "test": 120}, {"train": 600_000, "test": 700_000}),
 }
 """In the slice `any` every treatment counts, and the expert has habits; in `fitting` only the fitting one does. In
-`long` every treatment counts, and half of the score is for the key of the book, said once, after the first parcel."""
+`long` every treatment counts, and half of the score is for the key of the book, said once, after the first parcel. In
+`retry` a treatment that does not fit changes nothing and the storekeeper waits, so that days come back to states that
+they had, until their turns are used up."""
 
 _TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien".split()
 _LETTERS = "ABCDEFGHKLMNPRSTVW"
@@ -70,7 +73,7 @@ class Problem(kit.Problem):
 
     def fits(self, parcel: Parcel, treatment: Treatment) -> bool:
         """Whether this treatment of a parcel counts."""
-        return self.slice != "fitting" or FITTING[parcel.condition] == treatment
+        return self.slice in ("any", "long") or FITTING[parcel.condition] == treatment
 
 
 def problem(task: str, seed: int) -> Problem:
@@ -80,7 +83,7 @@ def problem(task: str, seed: int) -> Problem:
         LookupError: There is no such task.
     """
     slice_: Slice = "fitting"
-    for each in ("any", "long"):
+    for each in ("any", "long", "retry"):
         slice_ = each if task.startswith(f"{TASKS[each].prefix}-") else slice_
     split, _ = TASKS[slice_].parse(task)
     rng = Random(f"{task}/{seed}")

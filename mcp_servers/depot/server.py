@@ -52,7 +52,8 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Day], *, has_key: bool
     def treat(ctx: Context, parcel: str, treatment: Treatment) -> CallToolResult:
         day = harness.world(ctx)
         reward = day.treat(parcel, treatment)
-        return tool_result("done", reward=reward, state=day.saved())
+        has_effect = bool(day.state.treatments[day.state.current])
+        return tool_result("done" if has_effect else "no effect", reward=reward, state=day.saved())
 
     @server.tool(annotations=CHANGE, structured_output=False)
     async def dry(parcel: Code, ctx: Context) -> CallToolResult:

@@ -69,6 +69,20 @@ def test_the_storekeeper_waits_for_a_while() -> None:
     assert [day.reply().done for _ in range(PATIENCE)] == [False] * (PATIENCE - 1) + [True]
 
 
+def test_a_treatment_without_effect_leads_back_to_the_state_before_it() -> None:
+    task = TASKS["retry"].names("train")[0]
+    day = Day(problem=problem(task, TASKS["retry"].seed(task)))
+    before = day.saved()
+    assert day.parcel is not None
+    fitting = FITTING[day.parcel.condition]
+    for _ in range(PATIENCE):
+        for other in set(TREATMENTS) - {fitting}:
+            assert day.treat(day.parcel.code, other) == 0
+        assert not day.reply().done and day.saved() == before
+    assert day.treat(day.parcel.code, fitting) == pytest.approx(0.9 / PARCELS)
+    assert day.reply().message.startswith("Thank you.") and day.score().score == pytest.approx(0.9 / PARCELS)
+
+
 def test_the_expert_of_any_follows_its_habits() -> None:
     seen = Counter[tuple[str, str]]()
     for task in TASKS["any"].names("train"):
