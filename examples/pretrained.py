@@ -1,12 +1,13 @@
 """A pretrained model at a desk: raw, warmed up, and trained by verl's GRPO over an MCP server, on this CPU.
 
-    python examples/pretrained.py [--setting half] [--seeds 0 1 2] [--only half-seed1] [--out outputs/pretrained]
+    python examples/pretrained.py [--world table] [--setting half] [--seeds 0 1 2] [--only half-seed1] [--out DIR]
     python examples/pretrained.py --choose        # the settings, one seed each, on the validation wordings
 
-`make model` writes the model. Test wordings, items and numbers share no keyword with training or validation. Each
-seed is that of the warm-up's order, of GRPO's order of rows, and of all sampling; the control trains the first seed
-with a learning rate of zero. Every run starts and is kept alone: the same command goes on where it was interrupted,
-from the last checkpoint. `--smoke` takes minutes and shows nothing but that everything runs.
+`make model` writes the model. The desk is a server of ours; `--world table` asks the same over `mcp-server-sqlite`,
+which `make third-party` installs, with tasks from a file. Test wordings, items and numbers share no keyword with
+training or validation. Each seed is that of the warm-up's order, of GRPO's order of rows, and of all sampling; the
+control trains the first seed with a learning rate of zero. Every run starts and is kept alone: the same command goes on
+where it was interrupted, from the last checkpoint. `--smoke` takes minutes and shows nothing but that everything runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from demo_experiment.display import console
 from demo_experiment.processes import end_on_sigterm
-from pretrained_experiment.prepare import evaluated, prepare_rows
+from pretrained_experiment.prepare import WORLDS, evaluated
 from pretrained_experiment.results import mean_reward, outcome, show
 from pretrained_experiment.runs import Run, train
 from pretrained_experiment.settings import CHOSEN, SEEDS, SETTINGS
@@ -44,12 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         raise SystemExit(f"error: --out: {error}") from None
     held_out = SMOKE_HELD_OUT if given.smoke else HELD_OUT
-    prepare_rows(given.out, held_out)
+    runs[0].world.prepare(held_out)
     raw: dict[int, float] = {}
     for run in chosen:
         if run.seed not in raw:
             console.rule(f"raw, seed {run.seed}")
-            raw[run.seed] = mean_reward(evaluated(run.home, run.model, run.environment, run.seed, held_out))
+            raw[run.seed] = mean_reward(evaluated(run.world, run.home, run.model, run.environment, run.seed, held_out))
         train(run)
         show([found for each in runs if (found := outcome(each)) is not None], raw, given.out)
 
@@ -58,25 +59,30 @@ def _runs(given: argparse.Namespace) -> list[Run]:
     settings = SETTINGS
     if given.smoke:
         settings = {name: replace(each, rows=4, samples=2, steps=2) for name, each in SETTINGS.items()}
+    world = WORLDS[given.world](given.out)
+    own = Run(
+        home=given.out, world=world, model=given.model, label=given.setting, setting=settings[given.setting], seed=0
+    )
     if given.choose:
-        begin = {"home": given.out, "model": given.model, "seed": given.seeds[0], "environment": "desk_validation"}
-        return [Run(label=name, setting=setting, **begin) for name, setting in settings.items()]
-    own = Run(home=given.out, model=given.model, label=given.setting, setting=settings[given.setting], seed=0)
+        begun = replace(own, seed=given.seeds[0], is_validated=True)
+        return [replace(begun, label=name, setting=setting) for name, setting in settings.items()]
     seeds = [replace(own, seed=seed) for seed in given.seeds]
     return [*seeds, replace(seeds[0], is_control=True)]
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", choices=list(WORLDS), default="desk", help="(default: %(default)s)")
     parser.add_argument("--choose", action="store_true", help="train each setting, and evaluate on validation wordings")
     parser.add_argument("--setting", choices=list(SETTINGS), default=CHOSEN, help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="(default: 0 1 2)")
     parser.add_argument("--only", metavar="RUN", help="one run, for example half-seed1 or half-seed0-control")
     parser.add_argument("--smoke", action="store_true", help="two small steps, to see that everything runs")
     parser.add_argument("--model", type=Path, default=Path("outputs", "smollm2"), help="(default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="(default: outputs/pretrained, or outputs/pretrained-smoke)")
+    parser.add_argument("--out", type=Path, help="(default: outputs/pretrained, with the world's name and -smoke)")
     given = parser.parse_args(arguments)
-    given.out = given.out or Path("outputs", "pretrained-smoke" if given.smoke else "pretrained")
+    place = "pretrained" if given.world == "desk" else f"pretrained-{given.world}"
+    given.out = given.out or Path("outputs", f"{place}-smoke" if given.smoke else place)
     return given
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from demo_experiment import resuming
 from demo_experiment.display import bar, console
 from demo_experiment.processes import verl_training
-from pretrained_experiment.prepare import DESK, warmed_up
+from pretrained_experiment.prepare import World, warmed_up
 from pretrained_experiment.settings import EVERY, HELD_OUT_TEMPERATURE, TURN_TOKENS, Setting
 
 TIMEOUT_S = 6 * 3600.0
@@ -25,21 +25,27 @@ class Run:
     """One training run, in a directory of its own below `home`."""
 
     home: Path
+    world: World
     model: Path
     """Before the warm-up."""
     label: str
     """The setting's name."""
     setting: Setting
     seed: int
-    environment: str = "desk"
-    """Whose test split is evaluated: `desk` to measure, `desk_validation` to choose."""
+    is_validated: bool = False
+    """Evaluated on the test split for choosing, not on the held-out one."""
     is_control: bool = False
     """Trains with a learning rate of zero."""
 
     @property
     def name(self) -> str:
-        validated = "-validation" if self.environment == "desk_validation" else ""
+        validated = "-validation" if self.is_validated else ""
         return f"{self.label}-seed{self.seed}{validated}{'-control' if self.is_control else ''}"
+
+    @property
+    def environment(self) -> str:
+        """Whose test split is evaluated."""
+        return f"{self.world.name}_validation" if self.is_validated else self.world.name
 
     @property
     def directory(self) -> Path:
@@ -93,7 +99,7 @@ class Run:
             f"{_ROLLOUT}.val_kwargs.temperature": HELD_OUT_TEMPERATURE,
             f"{_ROLLOUT}.multi_turn.tool_config_path": home / "tool_config.yaml",
             f"{_ROLLOUT}.custom.mcp.seed": self.seed,
-            f"{_ROLLOUT}.custom.mcp.environments_dir": DESK,
+            f"{_ROLLOUT}.custom.mcp.environments_dir": self.world.environments,
             f"{_ROLLOUT}.custom.mcp.tokens_per_turn": TURN_TOKENS,
             f"{_ROLLOUT}.custom.mcp.record_trained": True,
             "trainer.total_training_steps": own.steps,
@@ -110,7 +116,7 @@ def train(run: Run) -> None:
     if run.done.is_file():
         return
     console.rule(run.name)
-    warmed = warmed_up(run.home, run.model, run.setting, run.seed)
+    warmed = warmed_up(run.world, run.home, run.model, run.setting, run.seed)
     run.directory.mkdir(parents=True, exist_ok=True)
     if not run.is_trained:
         arguments = [f"{key}={value}" for key, value in run.overrides(warmed).items()]

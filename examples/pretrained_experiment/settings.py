@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
+
+WarmedUpOn = Literal["half", "blind", "form"]
+"""The expert that a warm-up imitates: right half the time, a third of the time, or in another domain only."""
+RIGHT: Mapping[WarmedUpOn, float] = MappingProxyType({"half": 1 / 2, "blind": 1 / 3})
+"""Share of the tasks in which an expert does what fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    warm_up: Literal["half", "blind", "form"] = "half"
-    """The expert that the warm-up imitates: right half the time, a third of the time, or in another domain only."""
+    warm_up: WarmedUpOn = "half"
     warm_up_steps: int = 24
     warm_up_rate: float = 3e-4
     learning_rate: float = 3e-5
