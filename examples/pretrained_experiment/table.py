@@ -60,7 +60,7 @@ class Table:
             environment = _environment() | {"tasks": {"file": f"{name}.jsonl"}}
             (self.environments / f"{name}.yaml").write_text(yaml.safe_dump(environment))
             parquet = "train" if part == "train" else name
-            command("data", self._file(name), "-o", self.home / f"{parquet}.parquet")
+            command("data", self._file(name), "--split", "all", "-o", self.home / f"{parquet}.parquet")
         command("tool-config", *(self._file(name) for name, _ in parts.values()), "-o", self.home / "tool_config.yaml")
 
     def played(self, environment: str, held_out: int) -> Sequence[object]:
