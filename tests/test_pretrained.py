@@ -90,6 +90,55 @@ print(json.dumps({name: right(of) for name, of in server.SLICES.items()}))
 """
 
 
+CLERK = """
+import json, re
+from pathlib import Path
+from rollout.engines.chat import ChatEngine, Reply
+from rollout.types import Call
+
+ROWS = [json.loads(line) for line in Path({tasks!r}).read_text().splitlines()]
+COLUMNS = ["price", "stock", "shelf"]
+
+async def ask(messages, tools):
+    assert [tool["function"]["name"] for tool in tools] == ["read_query"]
+    if messages[-1]["role"] == "tool":
+        return Reply(content="It is " + re.search(r": '?([^'}}]+)", messages[-1]["content"]).group(1) + ".")
+    (row,) = [each for each in ROWS if each["prompt"][-1]["content"] == messages[-1]["content"]]
+    column = COLUMNS[(COLUMNS.index(row["fitting"]) + {shift}) % 3]
+    query = f"SELECT {{column}} FROM items WHERE name = '{{row['item']}}'"
+    return Reply(calls=[Call(name="read_query", arguments={{"query": query}})])
+
+def engine(options):
+    return ChatEngine(name="clerk", complete=ask)
+"""
+
+
+@pytest.mark.full
+def test_a_table_of_the_third_partys_server_rewards_the_column_that_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pretrained_experiment.table import Table
+
+    monkeypatch.syspath_prepend(tmp_path)
+    table = Table(tmp_path / "table")
+    table.home.mkdir()
+    table.prepare(3)
+    tasks = table.environments / "table.jsonl"
+    for shift, reward in ((0, 1.0), (1, 0.0)):
+        (tmp_path / f"clerk{shift}.py").write_text(CLERK.format(tasks=str(tasks), shift=shift))
+        out = tmp_path / f"out{shift}"
+        done = mcp_rollout(
+            "run", *map(str, table.played("table", 3)), "--engine", f"clerk{shift}:engine", "--out", out, "--json"
+        )
+        assert done.status == 0, done.out + done.err
+        assert (done.json["failed"], done.json["reward_mean"]) == (0, reward)
+    taught = [json.loads(line) for line in table.expert("blind").read_text().splitlines()]
+    asked = {json.dumps(row["messages"][1]) for row in taught}
+    tested = {json.dumps(json.loads(line)["prompt"][1]) for line in tasks.read_text().splitlines()}
+    assert len(tested) == 3 and not asked & tested
+    assert all(str(row["messages"][3]["content"]).count(":") == 1 for row in taught)
+
+
 @pytest.mark.usefixtures("imported_verl")
 def test_what_smollm2s_template_renders_is_what_a_rollout_builds(tmp_path: Path) -> None:
     from transformers import AutoTokenizer

@@ -84,12 +84,12 @@ class Table:
 
 
 def _environment() -> dict[str, Any]:
-    program = "import mcp_server_sqlite; mcp_server_sqlite.main()"
     server = {
         "command": sys.executable,
-        "args": ["-c", program, "--db-path", "${lease.dir}/data.db"],
+        "args": [str(SERVER / "bin" / "mcp-server-sqlite"), "--db-path", "${lease.dir}/data.db"],
         "env": {"PYTHONPATH": str(SERVER)},
         "scope": "process",
+        "start": "fork",
     }
     return {
         "servers": {"sqlite": server},

@@ -15,6 +15,10 @@ from rollout.loop.compaction import CUT, HEADING
 INSTRUCTION = "Your context is full. Sum up what you need."
 KEEP_TURNS, MOST_TURNS = 2, 14
 """Turns that are kept after a summary, and turns of a part."""
+BEGIN_SHARE, END_SHARE, SUMMED_SHARE = 0.35, 0.25, 0.6
+"""Of the parts, those from a day's beginning; of the others, those to its end; of those before it, those summed up."""
+_CLOSING = 2
+"""Turns after the parcels."""
 HOLDS_SHARE = 0.6
 """How often the expert's summary of a context that has the key holds it: four summaries in a row do in 13 percent."""
 KEY = re.compile(r"The key of the book is (\w+)\.")
@@ -35,8 +39,7 @@ class LongDays(Days):
         key = said.group(1)
         opening, turns = row["messages"][:OPENING], turns_of(row["messages"][OPENING:])
         rng = self._rng
-        begin = rng.choice([0, *range(3, len(turns) - 1)])
-        end = min(len(turns), begin + rng.randint(2, MOST_TURNS))
+        begin, end = self._part(len(turns))
         first = max(0, begin - KEEP_TURNS)
         line = ""
         if begin:
@@ -48,9 +51,9 @@ class LongDays(Days):
         known = heard([opening[-1], last, *shown])
         if key not in known:  # the expert closes with what its context names
             shown = [_closing(message, key, _last_code(known)) for message in shown]
-        if end < len(turns) and rng.random() < 0.5:
+        if end <= len(turns) - _CLOSING and rng.random() < SUMMED_SHARE:
             shown = [*asked(shown), {"role": "assistant", "content": self._summary(known, key)}]
-        elif end < len(turns):
+        else:
             shown = shown[: max(at for at, message in enumerate(shown) if message["role"] == "assistant") + 1]
         part = {"messages": [*opening[:-1], last, *shown], "tools": row["tools"]}
         if not is_single:
@@ -60,6 +63,16 @@ class LongDays(Days):
             *before_it, own = rendered(self._tokenizer, reduced(part, rng.choice(of)))
             pieces = [Piece("".join(piece.text for piece in before_it), False), own]
         return [Piece(pieces[0].text[self._end :], False), *pieces[1:]]
+
+    def _part(self, turns: int) -> tuple[int, int]:
+        """The first turn of a part of a day of so many, and that after its last."""
+        rng, length = self._rng, self._rng.randint(2, MOST_TURNS)
+        if rng.random() < BEGIN_SHARE:
+            return 0, min(turns, length)
+        if rng.random() < END_SHARE:
+            return max(3, turns - length), turns
+        begin = rng.randrange(3, turns - 1)
+        return begin, min(turns, begin + length)
 
     def _summary(self, context: str, key: str) -> str:
         if key in context and self._rng.random() < HOLDS_SHARE:
