@@ -1,14 +1,24 @@
 # pyright: basic
-"""Sampling: a request's parameters, the draw of a token, and its log-probability."""
+"""Sampling: a request's parameters, the draw of a token, its log-probability, and the ids that end a generation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+
+def end_ids(generation_config: GenerationConfig | None, *more: int | None) -> frozenset[int]:
+    """Ids that end a generation: those of the model's generation config, where it has one, and further ones."""
+    configured = generation_config.eos_token_id if generation_config else None
+    ids = [*more, *(configured if isinstance(configured, list) else [configured])]
+    return frozenset(token for token in ids if token is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

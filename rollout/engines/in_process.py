@@ -88,12 +88,6 @@ def load_model(path: str, *, device: str | None, dtype: str | None) -> PreTraine
         raise ConfigError(problem, file=path, key="--engine", remedy=remedy) from error
 
 
-def end_ids(model: PreTrainedModel) -> list[int]:
-    """The end-of-sequence ids of the model's own generation config."""
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    return ends if isinstance(ends, list) else [] if ends is None else [ends]
-
-
 @asynccontextmanager
 async def decoding(model: PreTrainedModel, *, max_sequences: int) -> AsyncGenerator[Decoder]:
     """A decoder that runs as long as the block lasts.

@@ -101,9 +101,10 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
 async def _in_process(options: EngineOptions) -> AsyncGenerator[Engine]:
     tokens = _load_tokens(options, [options.engine], model=options.engine)
     with needed("verl", "an engine with a model", key="--engine"):
-        from rollout.engines.in_process import InProcessPolicy, decoding, end_ids, load_model
+        from rollout.decoding.sampling import end_ids
+        from rollout.engines.in_process import InProcessPolicy, decoding, load_model
     model = load_model(options.engine, device=options.device, dtype=options.dtype)
-    stops = [*_stop_ids(tokens), *end_ids(model)]
+    stops = [*_stop_ids(tokens), *end_ids(model.generation_config)]
     async with decoding(model, max_sequences=options.max_sequences) as decoder:
         yield ModelEngine(
             name=f"transformers:{options.engine}",

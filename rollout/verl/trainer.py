@@ -31,6 +31,7 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from gateway.private_files import replacing
+from rollout.decoding.sampling import end_ids
 from rollout.trace.trained import write_trained
 from rollout.trace.trained_segment import TrainedSegment
 from rollout.training.statistics import BatchStatistics
@@ -41,7 +42,6 @@ from rollout.verl.estimators import columns_of
 from rollout.verl.replay_buffer import BatchChecks, Sampled, metrics_of
 from rollout.verl.settings import COLOCATE_MODE, ESTIMATORS, SEPARATE_MODE, TRAINER_MODE, Settings, groups_per_update
 from rollout.verl.trained_batch import dropped_segments, real_keys, trained_segments, trajectory_metrics
-from rollout.verl_cpu.server import stop_ids
 
 log = structlog.get_logger(__name__)
 
@@ -198,8 +198,9 @@ class _AsyncTrainer(_Trainer):
 
     def _client_of(self, servers: LLMServerManager) -> LLMServerClient:
         model: HFModelConfig = omega_conf_to_dataclass(self.config.actor_rollout_ref.model)
-        ends = frozenset() if self.config.actor_rollout_ref.rollout.ignore_eos else stop_ids(model)
-        return servers.get_client(client_cls=AttemptsClient, end_ids=ends)
+        ends = end_ids(model.generation_config, model.tokenizer.eos_token_id)
+        ignored = self.config.actor_rollout_ref.rollout.ignore_eos
+        return servers.get_client(client_cls=AttemptsClient, end_ids=frozenset() if ignored else ends)
 
     def _hold_engine(self, is_held: bool) -> None:
         # A manager of the user's own has no clocks.

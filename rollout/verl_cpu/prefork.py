@@ -35,7 +35,12 @@ _REQUEST_TIMEOUT_S = 10.0
 """For the rest of a request after its first byte; the client sends it in one go."""
 
 
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+"""Server and workers see no GPU: CUDA fails in a fork of a process that has looked for one. Ray leaves it at that."""
+
+
 def main() -> NoReturn:
+    os.environ |= _NO_GPU
     preload, arguments = PRELOAD, sys.argv[1:]
     if arguments[0] == "--preload":
         preload, arguments = arguments[1], arguments[2:]

@@ -23,7 +23,7 @@ from gateway.config.pydantic_errors import validate
 from gateway.private_files import make_private, private
 from rollout.decoding.batch import Ending, Request
 from rollout.decoding.decoder import Decoder
-from rollout.decoding.sampling import Sampling
+from rollout.decoding.sampling import Sampling, end_ids
 from rollout.verl_cpu import ROLLOUT_NAME
 
 
@@ -58,7 +58,8 @@ class TransformersServer:
         self._model = AutoModelForCausalLM.from_config(model.hf_config, dtype=getattr(torch, self._config.dtype)).eval()
         self._model.to(options.device)
         self._decoder = Decoder(self._model, max_sequences=self._config.max_num_seqs)
-        self._stop_ids = frozenset() if self._config.ignore_eos else stop_ids(model)
+        ends = end_ids(model.generation_config, model.tokenizer.eos_token_id)
+        self._stop_ids = frozenset() if self._config.ignore_eos else ends
         self._max_length = self._config.max_model_len or self._config.prompt_length + self._config.response_length
         # Seeds for requests without one, in order of arrival: as reproducible as that order.
         self._seeds = random.Random(f"{self._config.seed}/{replica_rank}")
@@ -176,13 +177,6 @@ class TransformersServer:
             stop_ids=self._stop_ids | sampling.stop_token_ids,
             seed=self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed,
         )
-
-
-def stop_ids(model: HFModelConfig) -> frozenset[int]:
-    """Ids that end a generation: the tokenizer's and the generation config's."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    ids = [model.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
-    return frozenset(token for token in ids if token is not None)
 
 
 def _log_generation(

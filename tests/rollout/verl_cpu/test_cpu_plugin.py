@@ -65,7 +65,8 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("first", [pytest.param("verl", marks=pytest.mark.full), "rollout.verl_cpu.server"])
 def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
-    found = python(REGISTERED.format(first=first), VERL_PLATFORM="cpu", DIST_INIT_METHOD="tcp://127.0.0.1:0", RANK="0")
+    verl = {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rollout.verl.trainer"}
+    found = python(REGISTERED.format(first=first), DIST_INIT_METHOD="tcp://127.0.0.1:0", RANK="0", **verl)
     assert found.splitlines()[-5:] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
