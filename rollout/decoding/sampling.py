@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from transformers import GenerationConfig
+from transformers import GenerationConfig
 
 
 def end_ids(generation_config: GenerationConfig | None, *more: int | None) -> frozenset[int]:

@@ -73,7 +73,7 @@ class TrajectoryStatistics:
             "mcp/lease_wait_s": trace.lease_wait_s,
             "mcp/failed_share": float(trace.is_withdrawn),
             "mcp/penalty": reward.penalty if reward else 0.0,
-            "mcp/interrupted_turns": float(sum(len(turn.attempts) > 1 for turn in trace.turns)),
+            "mcp/interrupted_turns": float(sum(len(turn.attempts) > turn.generations for turn in trace.turns)),
             **{name: float(name.endswith(f"/{trace.strategy.use}")) for name in _STRATEGIES},
             **{mark: marks[mark] for mark in _MARKS},
         }

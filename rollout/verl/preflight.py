@@ -171,7 +171,7 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
 
 
 def _check_given(config: DictConfig) -> None:
-    """Validate that keys without a default are given, and that the CPU engine has its platform."""
+    """Validate that keys without a default are given, and that the CPU engine has its platform and a GPU's place."""
     faults = [
         ConfigError("is not given", key=key, remedy=remedy)
         for key, remedy in {
@@ -183,6 +183,10 @@ def _check_given(config: DictConfig) -> None:
     if config.trainer.device == "cpu" and os.environ.get("VERL_PLATFORM") != "cpu":
         remedy = "set VERL_PLATFORM=cpu in the environment"
         faults.append(ConfigError("the CPU engine needs verl's CPU platform", key="engine", remedy=remedy))
+    if config.trainer.device == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        # Ray counts the devices that the variable names.
+        problem, remedy = "Ray refuses the GPU that stands for the CPU", "unset it: no GPU is used"
+        faults.append(ConfigError(problem, key="CUDA_VISIBLE_DEVICES=", remedy=remedy))
     raise_all(faults)
 
 

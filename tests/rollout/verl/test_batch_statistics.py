@@ -48,6 +48,22 @@ def test_the_score_counts_each_trajectory_that_was_not_withdrawn_once() -> None:
     assert BatchStatistics([]).metrics()["mcp/score/mean"] == 0.0
 
 
+def test_a_turn_that_continued_after_its_thinking_budget_was_not_interrupted() -> None:
+    from rollout.training.statistics import TrajectoryStatistics
+    from rollout.types import Attempt, Completion, Edit, Parsed
+
+    def metric(*, generations: int, attempts: int) -> float:
+        trace = ended("shop", {})
+        trace.response_ids = []
+        sampled = Completion(ids=[1, 1, 1], attempts=(Attempt(tokens=1, weights_version=4),) * attempts)
+        trace.add_completion(sampled, Parsed(content=""), Edit(appended=[1, 1, 1]), mask_thinking=False)
+        trace.turns[0].generations = generations
+        return TrajectoryStatistics.of(trace).values["mcp/interrupted_turns"]
+
+    assert [metric(generations=1, attempts=1), metric(generations=2, attempts=2)] == [0.0, 0.0]
+    assert [metric(generations=1, attempts=2), metric(generations=2, attempts=3)] == [1.0, 1.0]
+
+
 def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batch() -> None:
     from structlog.testing import capture_logs
 

@@ -645,6 +645,14 @@ def test_the_cpu_engine_without_its_platform_is_refused(preflight: Preflight) ->
     assert "VERL_PLATFORM=cpu" in preflight(platform="")
 
 
+def test_the_cpu_engine_is_refused_where_ray_would_refuse_its_gpu(
+    preflight: Preflight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    message = preflight()
+    assert "CUDA_VISIBLE_DEVICES=: Ray refuses the GPU that stands for the CPU" in message and "unset it" in message
+
+
 def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
     preflight: Preflight, tmp_path: Path
 ) -> None:
