@@ -23,11 +23,12 @@ from demo_experiment.processes import end_on_sigterm
 from demo_experiment.seeds import over_seeds
 from rich.table import Table
 from strategies_experiment.long_days import LongDays
-from strategies_experiment.prepare import Plan, prepare, prepare_rows
+from strategies_experiment.prepare import LONG_STAGES, Plan, prepare, prepare_rows
 from strategies_experiment.results import Curve, by_arm, curve, differences, holds_key, plot
 from strategies_experiment.runs import RETRY, compared, long_runs, retry_runs, short_runs, train
 
 ROOT = Path(__file__).resolve().parent.parent
+LONG = Plan(expert="depot_long", tasks="depot_long", days=LongDays, stages=LONG_STAGES)
 RUNS = {"short": short_runs, "retry": retry_runs, "long": long_runs}
 
 
@@ -50,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         raise SystemExit(f"error: --out: {error}") from None
     for run in chosen:
-        plan = Plan(expert="depot_long", tasks="depot_long", days=LongDays) if given.days == "long" else Plan()
-        prepare(run.home, seed=run.seed, plan=plan, scale=given.warm_up)
+        prepare(run.home, seed=run.seed, plan=LONG if given.days == "long" else Plan(), scale=given.warm_up)
         if run.rows:
             prepare_rows(run.home / run.rows, RETRY)
         train(run)

@@ -215,15 +215,13 @@ def test_parts_of_long_days_copy_the_key_that_their_context_has(tmp_path: Path, 
     assert len(closed) > 5 and len(summed) > 25
     for text in closed:
         before, _, key = text.rpartition('"key": "')
-        known = re.findall(r"The key of the book is (\w+)\.", before) or re.findall(
-            r"parcel (?:is|was) (\w+)\.", before
-        )
+        known = re.findall(r"The book has the key (\w+)\.", before) or re.findall(r"parcel (?:is|was) (\w+)\.", before)
         assert key[:3] == known[-1], text
     held = 0
     for text in summed:
         before, _, after = text.rpartition(INSTRUCTION)
-        known = re.findall(r"The key of the book is (\w+)\.", before)
-        said = re.findall(r"The key of the book is (\w+)\.", after)
+        known = re.findall(r"The book has the key (\w+)\.", before)
+        said = re.findall(r"The book has the key (\w+)\.", after)
         assert said in ([], known[:1]), text
         held += bool(said)
     assert 0.1 < held / len(summed) < 0.9

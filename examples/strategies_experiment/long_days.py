@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from demo_experiment.variation import Piece
 from demo_experiment.warm_up import rendered
 from strategies_experiment.conversations import OPENING, Days, reduced
+from strategies_experiment.words import Words
+from transformers import PreTrainedTokenizerBase
 
 from rollout.loop.compaction import CUT, HEADING
 
@@ -21,7 +23,7 @@ _CLOSING = 2
 """Turns after the parcels."""
 HOLDS_SHARE = 0.6
 """How often the expert's summary of a context that has the key holds it: four summaries in a row do in 13 percent."""
-KEY = re.compile(r"The key of the book is (\w+)\.")
+KEY = re.compile(r"The book has the key (\w+)\.")
 _LAST = "The last parcel was {code}."
 
 
@@ -30,13 +32,27 @@ class LongDays(Days):
 
     A part after the beginning ends with a summary as often as not. Where a context does not have the key, the book is
     closed with the code that its summary names, so that a policy learns to copy what is there.
+
+    Args:
+        parcels: for practice, only so many at a day's beginning or end, and each summary that can hold the key does.
+            None: all parts.
     """
 
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[Mapping[str, Any]],
+        seed: int,
+        *,
+        parcels: int | None,
+        words: Words,
+    ) -> None:
+        super().__init__(tokenizer, rows, seed, parcels=None, words=words)
+        self._practised = parcels and 3 * parcels
+        self._holds_share = 1.0 if parcels else HOLDS_SHARE
+
     def _pieces(self, row: Mapping[str, Any], is_single: bool) -> list[Piece]:
-        said = KEY.search(str(row["messages"]))
-        if said is None:  # only the first parcels of a day
-            return super()._pieces(row, is_single)
-        key = said.group(1)
+        (key,) = KEY.findall(str(row["messages"]))
         opening, turns = row["messages"][:OPENING], turns_of(row["messages"][OPENING:])
         rng = self._rng
         begin, end = self._part(len(turns))
@@ -66,7 +82,10 @@ class LongDays(Days):
 
     def _part(self, turns: int) -> tuple[int, int]:
         """The first turn of a part of a day of so many, and that after its last."""
-        rng, length = self._rng, self._rng.randint(2, MOST_TURNS)
+        rng = self._rng
+        if self._practised:
+            return rng.choice([(0, self._practised), (turns - self._practised, turns)])
+        length = rng.randint(2, MOST_TURNS)
         if rng.random() < BEGIN_SHARE:
             return 0, min(turns, length)
         if rng.random() < END_SHARE:
@@ -75,8 +94,8 @@ class LongDays(Days):
         return begin, min(turns, begin + length)
 
     def _summary(self, context: str, key: str) -> str:
-        if key in context and self._rng.random() < HOLDS_SHARE:
-            return f"The key of the book is {key}."
+        if key in context and self._rng.random() < self._holds_share:
+            return f"The book has the key {key}."
         return _LAST.format(code=_last_code(context))
 
 

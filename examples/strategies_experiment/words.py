@@ -17,8 +17,8 @@ OWN = 3
 OWN_SHARE = 0.5
 """Share of the parcels that keep their words under `known`."""
 
-Words = Literal["own", "random", "known"]
-"""`own`: as the expert has them. `random`: any condition with any treatment. Among thirteen words a model learns to copy, where it would guess among
+Words = Literal["random", "known"]
+"""`random`: any condition with any treatment. Among thirteen words a model learns to copy, where it would guess among
 three. `known`: half of the parcels keep their words and the expert's treatments; the others have a condition of the ten
 and the treatment that belongs to it, from which a model learns that treatments depend on conditions."""
 
@@ -31,8 +31,6 @@ _WORD = re.compile(
 
 def exchange(pieces: Sequence[Piece], words: Words, rng: random.Random) -> list[Piece]:
     """Exchange the words of a day in the order of its text: inspection, thought, call."""
-    if words == "own":
-        return list(pieces)
     parcel = _Parcel(words, rng)
     return [Piece(_WORD.sub(parcel.exchanged, piece.text), piece.sampled) for piece in pieces]
 

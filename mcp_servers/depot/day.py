@@ -93,7 +93,7 @@ class Day:
         if self.parcel is None:
             return f"That was the last one. Please close the book{' with its key' if self.problem.key else ''}."
         first = self.problem.key and self.state.current == 1
-        said = f"The key of the book is {self.problem.key}. " if first else ""
+        said = f"The book has the key {self.problem.key}. " if first else ""
         return f"Thank you. {said}The next parcel is {self.parcel.code}."
 
     def score(self) -> Score:
