@@ -16,6 +16,7 @@ import json
 import os
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 from demo_experiment.display import console
@@ -94,18 +95,20 @@ def show(curves: Sequence[Curve], home: Path) -> None:
 
 
 def _show_arms(arms: dict[str, list[Curve]]) -> None:
-    """Print what the seeds of each arm say together, and how it differs from the first arm's same seeds."""
-    first = next(iter(arms))
-    table = Table("over seeds", "seeds", "after", "95%", "weakest", f"minus {first}, at equal", "mean", "95%")
+    """Print what the seeds of each arm say together, and how arms differ in the same seeds."""
+    table = Table("over seeds", "seeds", "after", "95%", "weakest")
     for name, own in arms.items():
         after = [each.means[-1] for each in own]
-        row = [name, f"{len(own)}", f"{statistics.fmean(after):.3f}", _interval(over_seeds(after)), f"{min(after):.3f}"]
-        compared = differences(own, arms[first]) if name != first else None
-        for each, unit in zip(compared or (), ("tokens", "steps"), strict=False):
-            table.add_row(*row, f"{each.at:,.0f} {unit}", f"{each.mean:+.3f}", _interval(each.interval))
-            row = [""] * len(row)
-        if compared is None:
-            table.add_row(*row)
+        mean = f"{statistics.fmean(after):.3f}"
+        table.add_row(name, f"{len(own)}", mean, _interval(over_seeds(after)), f"{min(after):.3f}")
+    console.print(table)
+    table = Table("difference", "seeds", "at equal tokens", "mean", "95%", "at equal steps", "mean", "95%")
+    for one, other in combinations(arms, 2):
+        found = differences(arms[other], arms[one])
+        if found is None:
+            continue
+        cells = [(f"{each.at:,.0f}", f"{each.mean:+.3f}", _interval(each.interval)) for each in found]
+        table.add_row(f"{other} - {one}", f"{len(found[0].by_seed)}", *cells[0], *cells[1])
     console.print(table)
 
 
