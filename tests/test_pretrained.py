@@ -170,10 +170,12 @@ def test_what_smollm2s_template_renders_is_what_a_rollout_builds(tmp_path: Path)
 
 
 def test_a_run_begins_again_from_its_checkpoint_with_its_seed(tmp_path: Path) -> None:
+    from pretrained_experiment.desk import Desk
     from pretrained_experiment.runs import Run
     from pretrained_experiment.settings import SETTINGS
 
-    run = Run(home=tmp_path, model=tmp_path, label="half", setting=SETTINGS["half"], seed=2, is_control=True)
+    given = {"home": tmp_path, "world": Desk(tmp_path), "model": tmp_path, "label": "half"}
+    run = Run(**given, setting=SETTINGS["half"], seed=2, is_control=True)
     run.directory.mkdir()
     found = run.overrides(tmp_path)
     assert (found["data.seed"], found["actor_rollout_ref.rollout.custom.mcp.seed"]) == (2, 2)

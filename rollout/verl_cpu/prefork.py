@@ -35,12 +35,7 @@ _REQUEST_TIMEOUT_S = 10.0
 """For the rest of a request after its first byte; the client sends it in one go."""
 
 
-_NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Server and workers see no GPU: CUDA fails in a fork of a process that has looked for one. Ray leaves it at that."""
-
-
 def main() -> NoReturn:
-    os.environ |= _NO_GPU
     preload, arguments = PRELOAD, sys.argv[1:]
     if arguments[0] == "--preload":
         preload, arguments = arguments[1], arguments[2:]
@@ -124,6 +119,8 @@ def _serve(listener: socket.socket, raylet: int, preload: str, directory: int) -
     os.setsid()
     _redirect(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=directory), 1, 2)
     os.close(directory)
+    # CUDA fails in forks of a process that has found a GPU. A worker has the variable that Ray gives it.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     _import(preload)
     workers: dict[int, socket.socket] = {}  # by pidfd, the connection of the client that waits for the worker
     while True:
