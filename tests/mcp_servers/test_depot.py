@@ -12,17 +12,20 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 from playing import Stage, staged
 
+from gateway.leases.session import Session
 from mcp_servers import depot
 from mcp_servers.depot.day import PATIENCE, Day, expert, restored
 from mcp_servers.depot.parcels import CONDITIONS, FITTING, HABITS, PARCELS, TASKS, TREATMENTS, problem
+from rollout.engines.scripted import ScriptedPolicy, expert_script
 from rollout.environment.sections import StrategyConfig
 from rollout.environment.task import Origin
 from rollout.loop.group import Group
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import ByteTokens
+from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore
+from rollout.types import Policy
 
 pytestmark = pytest.mark.anyio
 
@@ -138,6 +141,22 @@ async def test_the_expert_takes_fourteen_turns_and_hears_the_storekeeper_five_ti
     assert sum(turn.reward for turn in trace.turns) == pytest.approx(1.0)
     states = [event.state for turn in trace.turns for event in turn.tools]
     assert None not in states and len(set(states)) == 2 * PARCELS + 1
+
+
+async def test_a_treatment_without_effect_is_told_and_costs_no_more_than_a_turn(tmp_path: Path) -> None:
+    async def misses_once(session: Session) -> Policy:
+        first, second, *rest = await expert_script(session, task, "depot")
+        (called,) = (name for name in TREATMENTS if f'"name": "{name}"' in second)
+        missed = second.replace(f'"name": "{called}"', f'"name": "{next(x for x in TREATMENTS if x != called)}"')
+        return ScriptedPolicy([first, missed, second, *rest], ByteTokens().encode, stop=IM_END)
+
+    async with staged("depot_retry", tmp_path, within={"depot": depot.create_server("retry")}) as stage:
+        (task,) = await stage.tasks("test", 1)
+        trace = await stage.play(task, misses_once)
+    assert len(trace.turns) == 15 and sum(turn.reward for turn in trace.turns) == pytest.approx(1.0)
+    inspected, missed, treated = (event for turn in trace.turns[:3] for event in turn.tools)
+    assert (missed.text, treated.text) == ("no effect", "done")
+    assert missed.state == inspected.state != treated.state
 
 
 @pytest.mark.parametrize("restores", [True, False])
