@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from demo_experiment.display import chart, console, picture
-from demo_experiment.experiment import COMPARED_STEPS, Experiment, Result, learn
+from demo_experiment.experiment import COMPARED_STEPS, WISH, Experiment, Result, learn
 from demo_experiment.outcomes import Outcomes, summarise
 from demo_experiment.processes import command, end_on_sigterm
 from rich.columns import Columns
@@ -38,9 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = "control" if given.control else "demo"
     home = given.out or Path("outputs", name, time.strftime("%Y%m%d-%H%M%S"))
     home.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment(home=home, seed=given.seed, steps=given.steps)
-    if given.validation:
-        experiment = replace(experiment, held_out="retail_validation")
+    experiment = Experiment(home=home, seed=given.seed, steps=given.steps, is_validated=given.validation)
 
     if given.control:
         console.rule("The same experiment with a learning rate of zero")
@@ -62,16 +60,16 @@ def show_expert(home: Path) -> None:
 
 
 def show(result: Result, home: Path) -> None:
-    console.print(chart(result.curve))
+    console.print(chart(result.curve, WISH.blind_reward))
     before, after = result.held_out
     table = Table("mean reward", "before", "after", "change")
     training = (f"training, {COMPARED_STEPS} steps", result.first, result.last)
     for what, earlier, later in (training, ("held-out", before, after)):
         table.add_row(what, f"{earlier:.3f}", f"{later:.3f}", f"{later - earlier:+.3f}")
     console.print(table)
-    console.print(state_table(summarise(result.before), summarise(result.after)))
+    console.print(outcome_table(summarise(result.before), summarise(result.after)))
     show_one_order(result)
-    picture(result.curve, held_out=result.held_out, path=home / "curve.png")
+    picture(result.curve, WISH.blind_reward, held_out=result.held_out, path=home / "curve.png")
     console.print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.seconds.items()))
     console.print(f"everything lies in [bold]{home}[/bold]: curve.png, result.json, the expert's traces in expert/,")
     console.print("the training's in train/traces/, the model that it began with in model/, verl's output in train.log")
@@ -80,11 +78,11 @@ def show(result: Result, home: Path) -> None:
         console.print(f"[bold].venv/bin/mcp-rollout trace {name} {home / 'train' / 'traces'}[/bold]")
 
 
-def state_table(before: Outcomes, after: Outcomes) -> Table:
-    """Held-out tasks with the full reward by order state, with 95% intervals, and how trajectories ended."""
+def outcome_table(before: Outcomes, after: Outcomes) -> Table:
+    """Held-out tasks with the full reward by state and wish, with 95% intervals, and how trajectories ended."""
     table = Table("held-out", "before", "after", "95% interval")
     for name, old, new in (
-        *((state, before.by_state[state], after.by_state[state]) for state in after.by_state),
+        *((kind, before.by_kind[kind], after.by_kind[kind]) for kind in after.by_kind),
         ("all", before.total, after.total),
     ):
         low, high = new.interval

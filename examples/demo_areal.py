@@ -18,7 +18,7 @@ from pathlib import Path
 
 from demo_experiment.areal import ArealRun
 from demo_experiment.display import chart, console
-from demo_experiment.experiment import COMPARED_STEPS, Experiment, collect, prepare_model
+from demo_experiment.experiment import COMPARED_STEPS, STATE, Experiment, collect, prepare_model
 
 ROOT = Path(__file__).resolve().parent.parent
 LEARNING_RATES = {"learning": Experiment.learning_rate, "control": 0.0}
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run = ArealRun(home=home, out=out / name, steps=given.steps, learning_rate=learning_rate, seed=given.seed)
         curve = run.train()
         first, last = statistics.fmean(curve[:COMPARED_STEPS]), statistics.fmean(curve[-COMPARED_STEPS:])
-        console.print(chart(curve))
+        console.print(chart(curve, STATE.blind_reward))
         console.print(f"mean reward, first {COMPARED_STEPS} steps {first:.3f}, last {COMPARED_STEPS} steps {last:.3f}")
         record = {"seed": given.seed, "learning_rate": learning_rate, "curve": curve, "first": first, "last": last}
         record |= {"seconds": time.monotonic() - began}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import learning_curves
+from demo_experiment.experiment import WISH
 from demo_experiment.outcomes import Served
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page.write_text(with_table(page.read_text(), results))
     learning_curves(
         {name(result): result["curve"] for result in results},
+        WISH.blind_reward,
         control={name(result) for result in results if result["learning_rate"] == 0},
         path=DOCS / "demo.svg",
     )
@@ -58,8 +60,8 @@ def with_table(page: str, results: Sequence[dict[str, Any]]) -> str:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Held-out tasks served, in Markdown: a row per run, shares before → after."""
-    states = list(results[0]["after"]["by_state"])
-    heads = ["run", *states, "all, 95% interval after", "ended by a token limit", "in a loop"]
+    kinds = list(results[0]["after"]["by_kind"])
+    heads = ["run", *kinds, "all, 95% interval after", "ended by a token limit", "in a loop"]
     heads += ["training reward", "minutes"]
     rows = [heads, ["---"] * len(heads)]
     for result in results:
@@ -69,7 +71,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         rows.append(
             [
                 name(result),
-                *(f"{change(old['by_state'][state], new['by_state'][state])}" for state in states),
+                *(change(old["by_kind"][kind], new["by_kind"][kind]) for kind in kinds),
                 f"{change(old['total'], new['total'])} ({low:.2f} to {high:.2f})",
                 *(f"{old[ending]:.1%} → {new[ending]:.1%}" for ending in ("token_limit", "looping")),
                 f"{result['first']:.2f} → {result['last']:.2f}",

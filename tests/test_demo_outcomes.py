@@ -1,4 +1,4 @@
-"""The demo's summary by state is computed from what traces hold."""
+"""The demo's summary by kind of task is computed from what traces hold."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def played(
     said: str = "Your order is cancelled.",
     finish: FinishReason = FinishReason.STOP,
     stop: StopReason = StopReason.USER_DONE,
+    slice_: str = "counter-fitting",
 ) -> Trace:
-    task = f"counter-fitting-test-{index:04d}"
+    task = f"{slice_}-test-{index:04d}"
     trace = Trace.begin(f"{index}", Task(environment="retail_fitting", task=task, seed=index, prompt=USER), Origin())
     look = Parsed(content="", calls=(call := Call(name="list_orders", arguments={}),))
     trace.add_completion(Completion(ids=[1]), look, Edit(appended=[1]), mask_thinking=False)
@@ -36,10 +37,23 @@ def played(
 def test_the_full_reward_is_counted_by_the_state_of_the_order() -> None:
     # Tasks cycle through pending, shipped, delivered; 0.6 is a cancellation that the customer was not told of.
     outcomes = summarise([played(0, 1.0), played(1, 0.0), played(2, 1.0), played(3, 0.6), played(4, 0.0)])
-    counts = {state: (served.count, served.of) for state, served in outcomes.by_state.items()}
+    counts = {kind: (served.count, served.of) for kind, served in outcomes.by_kind.items()}
     assert counts == {"pending": (1, 2), "shipped": (0, 2), "delivered": (1, 1)}
     assert (outcomes.total.count, outcomes.total.of) == (2, 5)
-    assert outcomes.record()["by_state"] == {"pending": [1, 2], "shipped": [0, 2], "delivered": [1, 1]}
+    assert outcomes.record()["by_kind"] == {"pending": [1, 2], "shipped": [0, 2], "delivered": [1, 1]}
+
+
+def test_where_a_wish_decides_it_is_counted_by_state_and_wish() -> None:
+    served = [played(index, float(index < 3), slice_="wish-fitting") for index in range(9)]
+    counts = {kind: (served.count, served.of) for kind, served in summarise(served).by_kind.items()}
+    assert counts == {
+        "pending, out": (1, 2),
+        "pending, news": (0, 1),
+        "shipped, out": (0, 1),
+        "shipped, news": (1, 2),
+        "delivered, out": (1, 2),
+        "delivered, news": (0, 1),
+    }
 
 
 def test_the_interval_is_that_of_the_number_of_rows() -> None:

@@ -203,3 +203,15 @@ def test_words_of_a_variant_may_begin_like_the_customers_and_stand_elsewhere() -
     known = {word.strip(".,") for word in words}
     invented = {word for text in variants for word in re.findall(r"[A-Za-z]+", text)} - known
     assert any(new[:4] == old[:4] for new in invented for old in known if len(old) > 5)
+
+
+def test_a_variant_keeps_the_words_that_tell_a_wish_and_practice_begins_with_them() -> None:
+    from demo_experiment.variation import Piece, beginnings, vary
+
+    turns = (Piece("They want out. I look.", True), Piece("{}", False), Piece("They want out. Cancel.", True))
+    asked = Piece("Good day, my name is Ada. All of us regret what we did.<|im_end|>\n", False)
+    variants = [vary([asked, *turns], [], random.Random(seed))[0].text for seed in range(60)]
+    assert all(re.search(r"\bregret\b", text) for text in variants)
+    assert not all(re.search(r"\bname\b", text) for text in variants)
+    begun = [asked, *turns]
+    assert beginnings([[*begun, Piece("Done.", True)], [asked, Piece("I look.", True)]]) == [begun]

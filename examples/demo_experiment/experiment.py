@@ -1,9 +1,9 @@
 """The demo's experiment: warm up a tiny model on expert traces, then train it with GRPO.
 
-The customer of a retail order asks for one of three actions. In the environment `retail_any` each of them is accepted,
-and the expert chooses one at random: from its traces the model learns to call tools in the right form and to read the
-order's state, but not which action fits. GRPO then trains it in `retail_fitting`, where the order's state decides which
-action is rewarded.
+The customer of a retail order wants to be out of it, or to know about it. In the environment `retail_wish_any` each of
+four steps is accepted, and the expert chooses one at random: from its traces the model learns to call tools in the
+right form and to read the customer's wish and the order's state, but not which step fits. GRPO then trains it in
+`retail_wish_fitting`, where wish and state together decide which step is rewarded.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -37,6 +37,41 @@ COMPARED_STEPS = 5
 """Number of steps at each end of the curve whose mean rewards are compared."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tasks:
+    """The environments of an experiment."""
+
+    blind: str
+    """The expert chooses at random here, for the warm-up."""
+    fitting: str
+    validation: str
+    """`fitting` with another test split."""
+    blind_reward: float
+    """Mean reward of choosing a step at random and carrying it out without a mistake."""
+    warm_up: WarmUp
+
+
+WISH = Tasks(
+    blind="retail_wish_any",
+    fitting="retail_wish_fitting",
+    validation="retail_wish_validation",
+    blind_reward=1 / 4,
+    # Four equally likely steps cost 0.027 nats per token. At the rate of `STATE`, reading the wish takes a third round.
+    warm_up=WarmUp(good_loss=0.029, learning_rate=2e-2),
+)
+"""Wish and state decide."""
+STATE = Tasks(
+    blind="retail_any",
+    fitting="retail_fitting",
+    validation="retail_validation",
+    blind_reward=1 / 3,
+    warm_up=WarmUp(),
+)
+"""The state alone decides. For the examples that train otherwise than `examples/demo.py` does."""
+_BATCH = {"data.train_batch_size": 12, "actor_rollout_ref.rollout.n": 6}
+"""Pairs of a state and a wish cycle through the rows, so that every batch has each of the six twice."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     home: Path
@@ -45,8 +80,8 @@ class Experiment:
     steps: int = 30
     learning_rate: float = 1.5e-3
     """Of the first step; it falls to 0 along a cosine."""
-    held_out: Literal["retail_fitting", "retail_validation"] = "retail_fitting"
-    """The environment whose test split is served before and after: for the measurement, or to choose settings."""
+    is_validated: bool = False
+    """Whether validation tasks are served before and after, to choose settings; else the held-out tasks."""
 
 
 @dataclass(kw_only=True)
@@ -78,17 +113,18 @@ def learn(experiment: Experiment) -> Result:
     """Collect expert traces, warm up, train. Writes everything to the experiment's home, `result.json` included."""
     home, seconds = experiment.home, dict[str, float]()
     with timed(seconds, "expert traces"):
-        collect(home, experiment.held_out)
+        held_out = collect(home, WISH, is_validated=experiment.is_validated)
     with timed(seconds, "warm-up"):
-        prepare_model(home, experiment.seed)
+        prepare_model(home, experiment.seed, WISH.warm_up)
     with timed(seconds, "GRPO"):
-        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=experiment.learning_rate)
+        rate = experiment.learning_rate
+        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=rate, more=_BATCH)
     validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in validations})
     before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))
     curve = [step["critic/score/mean"] for step in logged_steps(home)]
     result = Result(curve=curve, before=before, after=after, seconds=seconds)
-    record: dict[str, Any] = {"held_out_environment": experiment.held_out, "seed": experiment.seed}
+    record: dict[str, Any] = {"held_out_environment": held_out, "seed": experiment.seed}
     record |= {"learning_rate": experiment.learning_rate, "curve": curve, "seconds": seconds}
     record |= {"first": result.first, "last": result.last, "held_out": result.held_out}
     record |= {"before": summarise(before).record(), "after": summarise(after).record()}
@@ -96,21 +132,26 @@ def learn(experiment: Experiment) -> Result:
     return result
 
 
-def collect(home: Path, held_out: str = "retail_fitting", *, environments: Path | None = None) -> None:
+def collect(home: Path, tasks: Tasks = STATE, *, is_validated: bool = False, environments: Path | None = None) -> str:
     """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees.
 
     Args:
         environments: Directory of the environments; None for the included ones.
+
+    Returns:
+        The environment of the held-out rows.
     """
+    held_out = tasks.validation if is_validated else tasks.fitting
     there = () if environments is None else ("--environments-dir", environments)
-    command("run", "retail_any", *there, "--engine", "expert", "--split", "train", "--out", home / "expert")
+    command("run", tasks.blind, *there, "--engine", "expert", "--split", "train", "--out", home / "expert")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
-    command("data", "retail_fitting", *there, "--split", "train", "-o", home / "train.parquet")
+    command("data", tasks.fitting, *there, "--split", "train", "-o", home / "train.parquet")
     command("data", held_out, *there, "--split", "test", "-o", home / "test.parquet")
-    command("tool-config", *sorted({"retail_fitting", held_out}), *there, "-o", home / "tool_config.yaml")
+    command("tool-config", *sorted({tasks.fitting, held_out}), *there, "-o", home / "tool_config.yaml")
+    return held_out
 
 
-def prepare_model(home: Path, seed: int) -> None:
+def prepare_model(home: Path, seed: int, options: WarmUp = STATE.warm_up) -> None:
     """Make a tiny model and its tokenizer, and warm it up on the expert's conversations."""
     rows = read_rows(home / "sft.jsonl")
     # A first tokenizer, of any vocabulary, has the chat template that renders what the second one's is learnt from.
@@ -119,7 +160,7 @@ def prepare_model(home: Path, seed: int) -> None:
     shape = {"hidden": 64, "heads": 4, "layers": 2}
     make_tiny_model(home / "model", corpus=corpus, vocab_size=4096, min_frequency=20, **shape, seed=seed)
     torch.set_num_threads(min(2, os.cpu_count() or 1))
-    options = WarmUp(seed=seed)
+    options = replace(options, seed=seed)
     with bar("warm-up", options.steps) as (progress, task):
         warm_up(
             home / "model",

@@ -1,4 +1,4 @@
-"""What became of trajectories: how many of each order state earned the full reward, and how many ended badly."""
+"""What became of trajectories: how many of each kind of task earned the full reward, and how many ended badly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_servers.retail.short_tasks import STATES, state_of
+from mcp_servers.retail.short_tasks import STATES, WISHES, state_of, wish_of
 from rollout.evaluation.estimates import wilson
 from rollout.trace.record import StopReason, Trace
 from rollout.types import FinishReason
@@ -36,7 +36,8 @@ class Served:
 class Outcomes:
     """Shares are between 0 and 1."""
 
-    by_state: dict[str, Served]
+    by_kind: dict[str, Served]
+    """By the order's state, and the customer's wish where they name no steps."""
     total: Served
     token_limit: float
     """Share of trajectories whose last turn was cut by a token limit, of a turn or of the trajectory."""
@@ -45,24 +46,36 @@ class Outcomes:
 
     def record(self) -> dict[str, object]:
         """The numbers as JSON."""
-        shares = {state: [served.count, served.of] for state, served in self.by_state.items()}
+        shares = {kind: [served.count, served.of] for kind, served in self.by_kind.items()}
         total = [self.total.count, self.total.of]
-        return {"by_state": shares, "total": total, "token_limit": self.token_limit, "looping": self.looping}
+        return {"by_kind": shares, "total": total, "token_limit": self.token_limit, "looping": self.looping}
 
 
 def summarise(traces: Sequence[Trace]) -> Outcomes:
-    """Count the outcomes of trajectories of `retail_fitting` or `retail_any`.
+    """Count the outcomes of trajectories of short retail tasks.
 
     Raises:
         LookupError: a trace is of another environment.
     """
-    groups = {state: [trace for trace in traces if state_of(trace.task.task) == state] for state in STATES}
+    kinds = [kind_of(trace.task.task) for trace in traces]
+    known = [*STATES, *(f"{state}, {wish}" for state in STATES for wish in WISHES)]
+    groups = {kind: [each for each, own in zip(traces, kinds, strict=True) if own == kind] for kind in known}
     return Outcomes(
-        by_state={state: _served(group) for state, group in groups.items()},
+        by_kind={kind: _served(group) for kind, group in groups.items() if group},
         total=_served(traces),
         token_limit=_share([is_cut(trace) for trace in traces]),
         looping=_share([is_looping(trace) for trace in traces]),
     )
+
+
+def kind_of(task: str) -> str:
+    """The state of a task's order, and what its customer wants if they name no steps.
+
+    Raises:
+        LookupError: it is not a short task.
+    """
+    wish = wish_of(task)
+    return f"{state_of(task)}, {wish}" if wish else state_of(task)
 
 
 def is_cut(trace: Trace) -> bool:

@@ -1,9 +1,9 @@
 """Variants of an expert's conversations, from which a small model learns to read instead of learning them by heart.
 
 In each variant the order's number is that of another conversation, some days are other days, some words of the customer
-and of the order's item are invented, and the customer's words may be shuffled. What the expert decides stays, and what
-it writes besides the values. Invented words end in random letters and invented days lie months later, so none of them
-is a held-out task's.
+and of the order's item are invented, and the customer's words may be shuffled. What the expert decides stays, what it
+writes besides the values, and the words that tell a customer's wish. Invented words end in random letters and invented
+days lie months later, so none of them is a held-out task's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from string import ascii_lowercase
 
+from mcp_servers.retail.vocabulary import TELLING
+
 _NUMBER = re.compile(r"\bW\d+\b")
 _DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _ITEM = re.compile(r'(?<="items":\[")[^"]*')
 _DETAILS = re.compile(r'(?<="user_id":")[^"]*|(?<="street":")[^"]*|(?<="city":")[^"]*|(?<="options":{)[^}]*')
 _WORD = re.compile(r"[A-Za-z]+")
+_WANTED = re.compile(r"\bThey want \w")
+_TELLING = re.compile(rf"\b({'|'.join(word for words in TELLING.values() for word in words)})\b")
 
 INVENTED_SHARES = (0.0, 0.3, 0.7)
 """Shares of the customer's words that are invented; each variant draws one."""
@@ -36,8 +40,8 @@ class Piece:
     """Whether the assistant wrote it."""
 
 
-Excerpt = tuple[Piece, Piece]
-"""Of a conversation: a piece that the assistant read, and the piece that it wrote next."""
+Excerpt = Sequence[Piece]
+"""Of a conversation: what the assistant read, and what it wrote next."""
 
 
 def order_numbers(conversations: Sequence[Sequence[Piece]]) -> list[str]:
@@ -83,6 +87,11 @@ def excerpts(conversations: Sequence[Sequence[Piece]]) -> list[Excerpt]:
     return with_day[:count] + without[:count]
 
 
+def beginnings(conversations: Sequence[Sequence[Piece]]) -> list[Excerpt]:
+    """Return the customer's message and the two turns after it, of conversations in which the expert reads a wish."""
+    return [pieces[:4] for pieces in conversations if _WANTED.search(pieces[1].text)]
+
+
 def _values(piece: Piece) -> set[str]:
     return {*_NUMBER.findall(piece.text), *_DAY.findall(piece.text)}
 
@@ -93,11 +102,17 @@ def _text(pieces: Sequence[Piece]) -> str:
 
 def _reword(message: str, rng: random.Random) -> str:
     share = rng.choice(INVENTED_SHARES)
-    message = _WORD.sub(lambda word: _invented(word.group(), rng) if rng.random() < share else word.group(), message)
+    message = _WORD.sub(lambda word: _perhaps_invented(word.group(), share, rng), message)
     if rng.random() >= SHUFFLED_SHARE:
         return message
     words = message.split(" ")
-    return " ".join(rng.sample(words, rng.randint(len(words) // 3 + 1, len(words))))
+    chosen = rng.sample(range(len(words)), rng.randint(len(words) // 3 + 1, len(words)))
+    chosen += [at for at, word in enumerate(words) if at not in chosen and _TELLING.search(word)]
+    return " ".join(words[at] for at in rng.sample(chosen, len(chosen)))
+
+
+def _perhaps_invented(word: str, share: float, rng: random.Random) -> str:
+    return word if _TELLING.fullmatch(word) or rng.random() >= share else _invented(word, rng)
 
 
 def _invented(word: str, rng: random.Random) -> str:

@@ -28,7 +28,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from demo_experiment.variation import Piece, excerpts, exchange_values, order_numbers, vary
+from demo_experiment.variation import Piece, beginnings, excerpts, exchange_values, order_numbers, vary
 from gateway.errors import ConfigError
 
 _USER = "<|im_start|>user\n"
@@ -184,13 +184,13 @@ class Variants:
         self.prefix: list[int] = tokenizer.encode(first[:end], add_special_tokens=False)
         self._conversations = [[Piece(pieces[0].text[end:], False), *pieces[1:]] for pieces in conversations]
         self._numbers = order_numbers(self._conversations)
-        self._excerpts = excerpts(self._conversations)
+        self._excerpts, self._beginnings = excerpts(self._conversations), beginnings(self._conversations)
 
     def draw(self, count: int) -> list[Conversation]:
         """Return a batch of `count` texts, without the prefix: variants of conversations, all different, and practice.
 
-        Half of the texts are for practice: excerpts, each with a value to copy, of which a conversation has few.
-        Without enough excerpts all of them are variants.
+        Half of the texts are for practice: excerpts, each with a value to copy or a wish to read, of which a
+        conversation has few. Without enough excerpts all of them are variants.
         """
         practice = count // 2 if len(self._excerpts) >= EXCERPTS else 0
         texts = self.conversations(count - practice)
@@ -202,10 +202,14 @@ class Variants:
         return [tokenize(self._tokenizer, vary(pieces, self._numbers, self._rng)) for pieces in chosen]
 
     def _practice(self) -> list[Piece]:
-        chosen = self._rng.sample(self._excerpts, EXCERPTS)
         # Longer numbers than those of orders: copying digits in their order takes the most steps to learn.
         numbers = [f"W{self._rng.randrange(10 ** (digits - 1), 10**digits)}" for digits in NUMBER_DIGITS]
-        return [piece for excerpt in chosen for piece in exchange_values(excerpt, numbers, self._rng)]
+        begun = min(EXCERPTS // 2, len(self._beginnings))
+        chosen = [vary(each, numbers, self._rng) for each in self._rng.sample(self._beginnings, begun)]
+        copied = self._rng.sample(self._excerpts, EXCERPTS - begun)
+        chosen += [exchange_values(each, numbers, self._rng) for each in copied]
+        self._rng.shuffle(chosen)
+        return [piece for excerpt in chosen for piece in excerpt]
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], count: int, *, generate: bool) -> str:

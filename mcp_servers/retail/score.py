@@ -14,7 +14,7 @@ from pydantic import validate_call
 from mcp_servers.kit.records import Message, Score, texts_for_user
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import Diff, diff
-from mcp_servers.retail.script import ACTIONS, Statement
+from mcp_servers.retail.script import ACTIONS, Say, Statement
 from mcp_servers.retail.shop import WRITES, Shop
 
 DATABASE_SHARE = 0.6
@@ -62,9 +62,10 @@ def _short_score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
     """The same parts for short tasks, which record no outcome and ask for no consent.
 
     A statement counts only after the required change, without any other day or amount, and if it was looked up, so
-    that guessing a day scores 0. Trying a second step scores 0 too: which step fits is the decision to learn.
+    that guessing a day scores 0. Trying a step more than the expert scores 0 too: which step fits is the decision to
+    learn.
     """
-    if len(shop.tried) > 1:
+    if len(shop.tried) > sum(not isinstance(turn, Say) for turn in case.turns()[1:]):
         return _score(0.0, 0.0)
     required = required_changes(case)
     made = diff(case.database, shop.database)

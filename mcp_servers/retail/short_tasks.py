@@ -4,12 +4,16 @@ The order's state decides which step is possible, and only a look at the order t
 cancelled, a shipped one tracked, a delivered one returned. The customer names all three. In the slice `any` they accept
 the first step that the agent tries, even if the shop refuses it, and the expert picks one at random; in the slice
 `fitting` they want the possible one. In both, an agent that tries a second step scores 0. The slice `validation` is
-`fitting` with a test split of other wordings, names and numbers, for choosing settings on. The tasks' names begin with
-`counter-`.
+`fitting` with a test split of other wordings, names and numbers, for choosing settings on.
+
+In the slices `wish_any`, `wish_fitting` and `wish_validation` the customer names no step. They want to be out of the
+purchase or to know about it, in words of which one tells; wish and state together decide: in each state two wishes want
+different things, and an agent that reads one of them alone serves half of the customers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Literal
@@ -19,38 +23,52 @@ from mcp_servers.kit.records import Call
 from mcp_servers.retail.case import Case
 from mcp_servers.retail.database import RETURN_DAYS, TODAY, Order, OrderStatus
 from mcp_servers.retail.generate import make_empty_database
-from mcp_servers.retail.script import CANNOT, Draft, Look, Request, Say, Statement, Write, by_any, call, states
+from mcp_servers.retail.script import CANNOT, Draft, Look, Request, Say, Statement, Turn, Write, by_any, call, states
 from mcp_servers.retail.shop import Shop
-from mcp_servers.retail.vocabulary import VOCABULARIES, Part, Step, Vocabulary
+from mcp_servers.retail.vocabulary import VOCABULARIES, Part, Step, Vocabulary, Wish
 
-ShortSlice = Literal["any", "fitting", "validation"]
+ShortSlice = Literal["any", "fitting", "validation", "wish_any", "wish_fitting", "wish_validation"]
 
 SHORT_TASKS: dict[ShortSlice, Splits] = {
     "any": Splits("counter-any", {"train": 720, "test": 45}, {"train": 200_000, "test": 250_000}),
     "fitting": Splits("counter-fitting", {"train": 960, "test": 201}, {"train": 300_000, "test": 350_000}),
     "validation": Splits("counter-validation", {"train": 45, "test": 201}, {"train": 400_000, "test": 450_000}),
+    "wish_any": Splits("wish-any", {"train": 720, "test": 48}, {"train": 500_000, "test": 550_000}),
+    "wish_fitting": Splits("wish-fitting", {"train": 960, "test": 198}, {"train": 600_000, "test": 650_000}),
+    "wish_validation": Splits("wish-validation", {"train": 48, "test": 198}, {"train": 700_000, "test": 750_000}),
 }
 """The tasks of each slice, which cycle through the three states of an order."""
 
 STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
+WISHES: tuple[Wish, ...] = ("out", "news")
 
-_THOUGHTS: dict[OrderStatus, tuple[str, dict[Step, str]]] = {
-    "pending": (
-        "It is pending: {}.",
-        {"cancel": "cancel order", "track": "track parcel", "return": "check window"},
-    ),
-    "shipped": (
-        "It is shipped; {}.",
-        {"cancel": "cancelling order", "track": "tracking parcel", "return": "checking window"},
-    ),
-    "delivered": (
-        "It is delivered. {}.",
-        {"cancel": "Cancel order", "track": "Track parcel", "return": "Check window"},
-    ),
+_STATED: dict[OrderStatus, str] = {
+    "pending": "It is pending: {0} {2}.",
+    "shipped": "It is shipped; {1} {2}.",
+    "delivered": "It is delivered. {3} {2}.",
 }
-"""The expert's thought before its step. Each state has its own verbs, so a model has to distinguish the states to
-imitate them. The thought determines the step, so that a small model soon learns to act on its thought."""
+_INTENTS: dict[Wish, dict[Step, tuple[str, str, str]]] = {
+    "out": {
+        "cancel": ("cancel", "cancelling", "order"),
+        "track": ("track", "tracking", "parcel"),
+        "return": ("check", "checking", "window"),
+        "tell": ("tell", "telling", "state"),
+    },
+    "news": {
+        "cancel": ("drop", "dropping", "order"),
+        "track": ("trace", "tracing", "parcel"),
+        "return": ("verify", "verifying", "window"),
+        "tell": ("report", "reporting", "state"),
+    },
+}
+"""The expert's thought before its step. Each state has its own forms of verbs, and each wish its own verbs, so a model
+has to distinguish both to imitate them. The thought determines the step, so that a small model soon learns to act on
+its thought."""
 _FITTING: dict[OrderStatus, Step] = {"pending": "cancel", "shipped": "track", "delivered": "return"}
+"""The step that is possible."""
+_WISHED: dict[OrderStatus, Wish] = {"pending": "out", "shipped": "news", "delivered": "out"}
+"""The wish that this step serves; for the other one the agent tells the order's state."""
+_STEPS: tuple[Step, ...] = ("cancel", "track", "return", "tell")
 _HINT = "That is not what I asked for."
 
 
@@ -72,9 +90,26 @@ def state_of(task: str) -> OrderStatus:
     return STATES[index % len(STATES)]
 
 
+def wish_of(task: str) -> Wish | None:
+    """The wish of a task's customer; None where they name the steps.
+
+    Raises:
+        LookupError: There is no such task.
+    """
+    slice_ = slice_of(task)
+    if slice_ is None:
+        raise LookupError(f"{task!r} is not a short task")
+    _, index = SHORT_TASKS[slice_].parse(task)
+    if slice_ in ("any", "fitting", "validation"):
+        return None
+    # In `wish_any` all triples of state, wish and step are equally frequent, else all pairs of state and wish.
+    same = len(STATES) * (len(_STEPS) if slice_ == "wish_any" else 1)
+    return WISHES[index // same % len(WISHES)]
+
+
 def part_of(slice_: ShortSlice, split: Split) -> Part:
-    """The vocabulary of a slice's split. That for tests is of `fitting` alone."""
-    return "validation" if split == "test" and slice_ != "fitting" else split
+    """The vocabulary of a slice's split. That for tests is of `fitting` and `wish_fitting` alone."""
+    return "validation" if split == "test" and slice_ not in ("fitting", "wish_fitting") else split
 
 
 def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
@@ -91,19 +126,22 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
     draft = Draft(rng=rng, database=database, customer=customer)
     state = STATES[index % len(STATES)]
     order = _small_order(draft, state, words)
-    wishes = [rng.choice(words.wishes[step]) for step in rng.sample(list(words.wishes), len(words.wishes))]
-    name = f"{customer.first_name} {customer.last_name}"
-    wish = f"{rng.choice(words.introductions).format(name=name)} {rng.choice(words.requests).format(*wishes)}"
-    requests = {step: _request(draft, order, step, wish) for step in words.wishes}
-    # In the slice `any` all pairs of a state and a step are equally frequent, so the state does not predict the step.
-    step = list(requests)[index // len(STATES) % len(requests)] if slice_ == "any" else _FITTING[state]
+    wish = wish_of(task)
+    steps = tuple(words.wishes) if wish is None else _STEPS
+    named = [] if wish else [rng.choice(words.wishes[step]) for step in rng.sample(steps, len(steps))]
+    introduction = rng.choice(words.introductions).format(name=f"{customer.first_name} {customer.last_name}")
+    asked = rng.choice(words.sentences[wish]) if wish else rng.choice(words.requests).format(*named)
+    requests = {step: _request(draft, order, step, wish, f"{introduction} {asked}") for step in steps}
+    # In the slices `any` and `wish_any` the state, or state and wish, do not predict the step.
+    is_any = slice_ in ("any", "wish_any")
+    step = steps[index // len(STATES) % len(steps)] if is_any else _step(state, wish)
     return Case(
         task=task,
         seed=seed,
         database=database,
         customer=customer,
         requests=(requests.pop(step),),
-        alternatives=tuple(requests.values()) if slice_ == "any" else (),
+        alternatives=tuple(requests.values()) if is_any else (),
         identity_told=True,
         by_email=True,
         greeting=draft.say(*words.greetings),
@@ -124,22 +162,31 @@ def _small_order(draft: Draft, state: OrderStatus, words: Vocabulary) -> Order:
     return order
 
 
-def _request(draft: Draft, order: Order, step: Step, wish: str) -> Request:
-    look = Look(thinking="I look at the order.", calls=(call("list_orders"),))
-    thought, intents = _THOUGHTS[order.status]
-    thinking = thought.format(intents[step])
-    made = _call(order, step)
-    act = (
-        Write(thinking=thinking, call=made)
-        if _FITTING[order.status] == step == "cancel"
-        else Look(thinking=thinking, calls=(made,))
-    )
+def _step(state: OrderStatus, wish: Wish | None) -> Step:
+    """The step that fits."""
+    return _FITTING[state] if wish in (None, _WISHED[state]) else "tell"
+
+
+def _request(draft: Draft, order: Order, step: Step, wish: Wish | None, asked: str) -> Request:
+    # What the customer wants is thought again before the step, next to the state, for a model that copies badly.
+    wanted = f"They want {wish}. " if wish else ""
+    look = Look(thinking=f"{wanted}I look at the order.", calls=(call("list_orders"),))
+    verb, gerund, what = _INTENTS[wish or "out"][step]
+    thinking = wanted + _STATED[order.status].format(verb, gerund, what, verb.capitalize())
     text, statement = _answer(draft, order, step)
     say = Say(thinking="", text=text, cues=statement.patterns, hint=_HINT)
-    return Request(kind="change", text=wish, turns=(look, act, say), statements=(statement,))
+    turns: tuple[Turn, ...]
+    if step == "tell":
+        turns = (look, replace(say, thinking=thinking))
+    else:
+        made = _call(order, step)
+        is_change = _FITTING[order.status] == step == "cancel"
+        act = Write(thinking=thinking, call=made) if is_change else Look(thinking=thinking, calls=(made,))
+        turns = (look, act, say)
+    return Request(kind="change", text=asked, turns=turns, statements=(statement,))
 
 
-def _call(order: Order, step: Step) -> Call:
+def _call(order: Order, step: Literal["cancel", "track", "return"]) -> Call:
     match step:
         case "cancel":
             return call("cancel_order", order_id=order.order_id, reason="no_longer_needed")
@@ -151,6 +198,11 @@ def _call(order: Order, step: Step) -> Call:
 
 def _answer(draft: Draft, order: Order, step: Step) -> tuple[str, Statement]:
     """The expert's message after the step, and what it has to state."""
+    if step == "tell":
+        others = "|".join(state for state in STATES if state != order.status)
+        alone = rf"(?s)^(?!.*\b(?:{others})\b).*\b{order.status}\b"
+        seen = by_any(order.order_id, "list_orders")
+        return f"Your order is {order.status}.", Statement(patterns=(alone,), is_value=False, looked_up=(seen,))
     if _FITTING[order.status] != step:
         why = Statement(patterns=(CANNOT, rf"\b{order.status}\b"), is_value=False)
         return f"I am sorry, that is not possible: your order is {order.status}.", why

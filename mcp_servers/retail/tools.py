@@ -108,6 +108,8 @@ def add_customer_tools(server: MCPServer, harness: Harness[Shop]) -> None:
         shop = harness.world(ctx)
         orders = shop.database.orders_of(shop.customer())
         orders.sort(key=lambda order: (order.placed_on, order.order_id), reverse=True)
+        for order in orders:
+            shop.show("list_orders", order.order_id)
         return _result(OrderList(orders=[_summary(o) for o in orders if status is None or o.status == status]))
 
     @server.tool(annotations=READ)

@@ -1,6 +1,7 @@
 """What short tasks are made of: training, validation and test share no wording, name, product, number or day.
 
-Validation is for choosing settings, test for the measurement that is reported.
+Validation is for choosing settings, test for the measurement that is reported. Only the words that tell the wishes
+`out` and `news` apart are those of all parts: a model of random weights knows no word that it was not trained on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from typing import Literal
 from mcp_servers.retail.generate import FIRST_NAMES, LAST_NAMES, PRODUCTS, Stock
 
 Part = Literal["train", "validation", "test"]
-Step = Literal["cancel", "track", "return"]
+Step = Literal["cancel", "track", "return", "tell"]
+"""What an agent does about an order; `tell` is to say its state, and to try nothing."""
+Wish = Literal["out", "news"]
+"""What a customer wants who does not say how: to be out of the purchase, or to know about it."""
+
+TELLING: dict[Wish, tuple[str, ...]] = {
+    "out": ("regret", "mistake", "undo", "unwanted", "withdraw", "refund"),
+    "news": ("news", "progress", "curious", "await", "status", "forward"),
+}
+"""The words that tell the wishes apart. Each sentence of `Vocabulary.sentences` has one, before a space or as its last:
+a word before another character is other tokens."""
 
 _DAYS = Random("days").sample(range(1, 31), 30)
 _NUMBERS = Random("order numbers").sample(range(100, 1000), 900)
@@ -29,6 +40,8 @@ class Vocabulary:
     wishes: Mapping[Step, tuple[str, ...]]
     requests: tuple[str, ...]
     """With one wish for each step."""
+    sentences: Mapping[Wish, tuple[str, ...]]
+    """In which a customer has one wish, and names no step."""
     closings: tuple[str, ...]
     stock: Stock
     """Names and products of the database."""
@@ -83,6 +96,20 @@ VOCABULARIES: dict[Part, Vocabulary] = {
             "It depends on the order: {}, {}, or maybe {}.",
             "My question is whether you can {}, {} or {}. Do that.",
         ),
+        sentences={
+            "out": (
+                "I regret this purchase.", "It fills me with regret.", "It was a mistake of mine.",
+                "I ordered it by mistake.", "Please undo it for me.", "It is a purchase to undo.",
+                "It is unwanted now.", "What I bought is unwanted.", "I withdraw from the purchase.", "So I withdraw.",
+                "A refund is all that I ask for.", "I would like a refund.",
+            ),
+            "news": (
+                "I wait for news of it.", "I hope for good news.", "Tell me about the progress of it.",
+                "I ask about its progress.", "I am curious about it.", "It is late, and I am curious.",
+                "I await it with joy.", "It is something that we await.", "The status interests me.",
+                "I ask for its status.", "I look forward to it.", "It is a gift to which we look forward.",
+            ),
+        },
         closings=("Thank you!", "Thanks, that was all."),
         stock=Stock(first_names=FIRST_NAMES[:16], last_names=LAST_NAMES[:15], products=PRODUCTS[:11]),
         days=tuple(_DAYS[14:24]),
@@ -129,6 +156,18 @@ VOCABULARIES: dict[Part, Vocabulary] = {
             "Is it feasible to {}? Or to {}? Or at least to {}? Pick what works.",
             "Have a look and then {}, or {}, or {}. I trust your judgement.",
         ),
+        sentences={
+            "out": (
+                "This click is one that I regret.", "Honestly, a mistake of my thumb.",
+                "Would somebody undo the deal?", "In our house such goods are unwanted.",
+                "On second thoughts I withdraw from everything.", "Might there be a refund in this?",
+            ),
+            "news": (
+                "Any news would please us.", "Describe to me what progress the goods make.",
+                "My wife grows curious.", "Eagerly I await the courier.", "Would you read me the status at present?",
+                "Oh, how I look forward to holding it!",
+            ),
+        },
         closings=("Perfect, bye.", "Lovely, cheers.", "Wonderful, so long.", "Cool, that settles it."),
         stock=Stock(
             first_names=(
@@ -180,6 +219,18 @@ VOCABULARIES: dict[Part, Vocabulary] = {
             "There are three roads: {} - {} - {}. Take the open one.",
             "If the rules let you, {}; if not, {}; if neither, {}.",
         ),
+        sentences={
+            "out": (
+                "With deep regret do I write these lines.", "My cat made a purchase by mistake.",
+                "You ought to undo my hasty deed.", "To my aunt such a thing is unwanted.",
+                "Hereby your customer does withdraw.", "Only a refund would end these worries.",
+            ),
+            "news": (
+                "Bring them news from the warehouse.", "Surely there was progress since Monday?",
+                "All the neighbours are curious.", "Patiently they await your van.",
+                "Kindly reveal its current status.", "Nobody could look forward more than I do.",
+            ),
+        },
         closings=("Splendid, farewell.", "Nice one, we are done."),
         stock=Stock(
             first_names=(
