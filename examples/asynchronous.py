@@ -3,8 +3,8 @@
     python examples/asynchronous.py [--part speed] [--only RUN] [--scale 1.0] [--smoke] [--out outputs/asynchronous]
 
 Speed: five runs of 12 steps, 16 prompts by 4, with generations of lognormal time (median 4 s, 99th percentile 40 s) and
-tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the demo's task at staleness 0, 1
-and 4, with and without correction, three seeds each, 30 steps.
+tools of 0.2 to 2 s, beside the bound of a queue model without any overhead. Reward: the tasks of `demo.py --tasks
+state` at staleness 0, 1 and 4, with and without correction, three seeds each, 30 steps.
 
 On two idle cores about 50 minutes for speed, and ten for each of the fifteen runs for reward. `--scale 0.5` has all
 simulated times half as long; what this machine takes for training and messages then weighs twice as much, in the

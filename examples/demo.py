@@ -1,9 +1,9 @@
 """Train a tiny policy to use MCP tools better, with verl's GRPO, on this CPU.
 
-    python examples/demo.py [--seed 0] [--steps 30] [--control] [--validation] [--out DIR]
+    python examples/demo.py [--seed 0] [--steps 30] [--control] [--validation] [--tasks state] [--out DIR]
 
 Every step is a command that you can type yourself, and is printed. `--control` trains with a learning rate of zero; its
-curve has to stay flat.
+curve has to stay flat. With `--tasks state` the order's state alone decides, and the customer's words say nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from demo_experiment.display import chart, console, picture
-from demo_experiment.experiment import COMPARED_STEPS, WISH, Experiment, Result, learn
+from demo_experiment.experiment import COMPARED_STEPS, TASKS, Experiment, Result, learn
 from demo_experiment.outcomes import Outcomes, summarise
 from demo_experiment.processes import command, end_on_sigterm
 from rich.columns import Columns
@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = "control" if given.control else "demo"
     home = given.out or Path("outputs", name, time.strftime("%Y%m%d-%H%M%S"))
     home.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment(home=home, seed=given.seed, steps=given.steps, is_validated=given.validation)
+    tasks = TASKS[given.tasks]
+    experiment = Experiment(home=home, tasks=tasks, seed=given.seed, steps=given.steps, is_validated=given.validation)
 
     if given.control:
         console.rule("The same experiment with a learning rate of zero")
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.rule("2. A short slice of it: an expert to imitate, a tiny model to warm up, GRPO with verl")
     result = learn(experiment)
     console.rule("What was learnt" if not given.control else "Nothing may have been learnt")
-    show(result, home)
+    show(result, home, tasks.blind_reward)
 
 
 def show_expert(home: Path) -> None:
@@ -59,8 +60,8 @@ def show_expert(home: Path) -> None:
     command("trace", "show", home / "retail", longest.id[:12])
 
 
-def show(result: Result, home: Path) -> None:
-    console.print(chart(result.curve, WISH.blind_reward))
+def show(result: Result, home: Path, blind: float) -> None:
+    console.print(chart(result.curve, blind))
     before, after = result.held_out
     table = Table("mean reward", "before", "after", "change")
     training = (f"training, {COMPARED_STEPS} steps", result.first, result.last)
@@ -69,7 +70,7 @@ def show(result: Result, home: Path) -> None:
     console.print(table)
     console.print(outcome_table(summarise(result.before), summarise(result.after)))
     show_one_order(result)
-    picture(result.curve, WISH.blind_reward, held_out=result.held_out, path=home / "curve.png")
+    picture(result.curve, blind, held_out=result.held_out, path=home / "curve.png")
     console.print("seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.seconds.items()))
     console.print(f"everything lies in [bold]{home}[/bold]: curve.png, result.json, the expert's traces in expert/,")
     console.print("the training's in train/traces/, the model that it began with in model/, verl's output in train.log")
@@ -123,6 +124,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--validation", action="store_true", help="serve validation tasks, for choosing settings, not the held-out ones"
     )
+    parser.add_argument("--tasks", choices=TASKS, default="wish", help="what decides (default: %(default)s, and state)")
     parser.add_argument("--out", type=Path, help="directory to write (default: a new one in outputs)")
     return parser.parse_args(arguments)
 

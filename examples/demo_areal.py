@@ -2,8 +2,8 @@
 
     python examples/demo_areal.py [--seed 0] [--steps 30] [--model HOME] [--only learning|control] [--out DIR]
 
-Needs the environment of `make areal`. The warm-up is that of `examples/demo.py`; `--model` takes the directory of an
-earlier run instead.
+Needs the environment of `make areal`. The warm-up is that of `examples/demo.py --tasks state`; `--model` takes the
+directory of an earlier run instead.
 """
 
 from __future__ import annotations

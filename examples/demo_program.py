@@ -3,8 +3,8 @@
     python examples/demo_program.py [--seeds 0 1] [--steps 10] [--out outputs/demo-program]
 
 For each seed a warm-up, a training and a control with a learning rate of zero; then a table. Needs `make clients`.
-Tasks and settings are those of `examples/demo.py`, but for the number of steps and the customer, whose only message is
-in the prompt. Each part is kept: the same command goes on where it was interrupted.
+Tasks and settings are those of `examples/demo.py --tasks state`, but for the number of steps and the customer, whose
+only message is in the prompt. Each part is kept: the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations

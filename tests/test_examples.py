@@ -44,7 +44,7 @@ def test_an_environment_of_one_file_can_be_rolled_out(tmp_path: Path) -> None:
 
 def test_the_slice_that_the_demo_trains_on_pays_neither_chance_nor_silence(tmp_path: Path) -> None:
     for engine in ("random", "none"):
-        played = called("run", "retail_fitting", "--engine", engine, "-n", "30", "--out", str(tmp_path / engine))
+        played = called("run", "retail_wish_fitting", "--engine", engine, "-n", "30", "--out", str(tmp_path / engine))
         assert played["failed"] == 0 and played["reward_mean"] <= 0.2
 
 
@@ -71,8 +71,8 @@ def test_the_demo_shows_a_policy_that_gets_better(tmp_path: Path) -> None:
     assert result["last"] - result["first"] >= 0.2
     before, after = result["held_out"]
     assert after - before >= 0.4
-    counts = result["after"]["by_state"].values()
-    assert len(counts) == 3 and sum(of for _, of in counts) == 201
+    counts = result["after"]["by_kind"].values()
+    assert len(counts) == 6 and sum(of for _, of in counts) == 198
     assert min(served / of for served, of in counts) >= 0.6
     assert result["after"]["token_limit"] <= 0.05 and result["after"]["looping"] <= 0.05
     assert (tmp_path / "curve.png").stat().st_size > 10_000

@@ -2,8 +2,8 @@
 
     python -m benchmarks.reconcile.training --faults 1 [--seed 0] [--steps 30] [--share 0.1] [--out DIR]
 
-As `examples/demo.py`, whose model, warm-up and settings it takes; the held-out rows are played under faults, too.
-Prints the mean held-out reward before and after, and the interval of the difference over the rows.
+As `examples/demo.py --tasks state`, whose model, warm-up and settings it takes; the held-out rows are played under
+faults, too. Prints the mean held-out reward before and after, and the interval of the difference over the rows.
 """
 
 from __future__ import annotations

@@ -49,6 +49,10 @@ class Tasks:
     blind_reward: float
     """Mean reward of choosing a step at random and carrying it out without a mistake."""
     warm_up: WarmUp
+    rows: int
+    """Of a batch. Kinds of tasks cycle through the rows, so that every batch has each kind as often as any other."""
+    samples: int
+    """Of a row."""
 
 
 WISH = Tasks(
@@ -58,6 +62,8 @@ WISH = Tasks(
     blind_reward=1 / 4,
     # Four equally likely steps cost 0.027 nats per token. At the rate of `STATE`, reading the wish takes a third round.
     warm_up=WarmUp(good_loss=0.029, learning_rate=2e-2),
+    rows=12,
+    samples=6,
 )
 """Wish and state decide."""
 STATE = Tasks(
@@ -66,15 +72,17 @@ STATE = Tasks(
     validation="retail_validation",
     blind_reward=1 / 3,
     warm_up=WarmUp(),
+    rows=9,
+    samples=8,
 )
-"""The state alone decides. For the examples that train otherwise than `examples/demo.py` does."""
-_BATCH = {"data.train_batch_size": 12, "actor_rollout_ref.rollout.n": 6}
-"""Pairs of a state and a wish cycle through the rows, so that every batch has each of the six twice."""
+"""The state alone decides: a customer names all steps. The other examples of the demo's policy train on these."""
+TASKS = {"wish": WISH, "state": STATE}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     home: Path
+    tasks: Tasks = WISH
     seed: int = 0
     """Seed of the model, the warm-up, the order of the rows and sampling."""
     steps: int = 30
@@ -111,14 +119,15 @@ class Result:
 
 def learn(experiment: Experiment) -> Result:
     """Collect expert traces, warm up, train. Writes everything to the experiment's home, `result.json` included."""
-    home, seconds = experiment.home, dict[str, float]()
+    home, tasks, seconds = experiment.home, experiment.tasks, dict[str, float]()
     with timed(seconds, "expert traces"):
-        held_out = collect(home, WISH, is_validated=experiment.is_validated)
+        held_out = collect(home, tasks, is_validated=experiment.is_validated)
     with timed(seconds, "warm-up"):
-        prepare_model(home, experiment.seed, WISH.warm_up)
+        prepare_model(home, experiment.seed, tasks.warm_up)
+    batch = {"data.train_batch_size": tasks.rows, "actor_rollout_ref.rollout.n": tasks.samples}
     with timed(seconds, "GRPO"):
         rate = experiment.learning_rate
-        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=rate, more=_BATCH)
+        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=rate, more=batch)
     validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in validations})
     before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))

@@ -43,7 +43,7 @@ def train(
         "data.val_files": home / "test.parquet",
         "data.seed": seed,
         "actor_rollout_ref.rollout.custom.mcp.seed": seed,
-        # The three order states alternate from row to row; unshuffled, every batch has each of them three times.
+        # Kinds of tasks alternate from row to row; unshuffled, every batch has each of them equally often.
         "data.shuffle": False,
         "data.train_batch_size": 9,
         "data.max_prompt_length": 400,
