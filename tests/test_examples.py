@@ -66,7 +66,7 @@ def test_openai_agents_tells_the_demos_model_what_the_built_in_agent_does(tmp_pa
 @pytest.mark.timeout(1800)
 def test_the_demo_shows_a_policy_that_gets_better(tmp_path: Path) -> None:
     output = run(sys.executable, "examples/demo.py", "--out", str(tmp_path), timeout_s=1700)
-    assert "turn 15" in output and "30/30 steps" in output
+    assert "turn 15" in output and "45/45 steps" in output
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["last"] - result["first"] >= 0.2
     before, after = result["held_out"]

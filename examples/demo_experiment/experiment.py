@@ -53,6 +53,8 @@ class Tasks:
     """Of a batch. Kinds of tasks cycle through the rows, so that every batch has each kind as often as any other."""
     samples: int
     """Of a row."""
+    steps: int
+    """Of GRPO, unless an experiment has a number of its own."""
 
 
 WISH = Tasks(
@@ -64,6 +66,7 @@ WISH = Tasks(
     warm_up=WarmUp(good_loss=0.029, learning_rate=2e-2),
     rows=12,
     samples=6,
+    steps=45,
 )
 """Wish and state decide."""
 STATE = Tasks(
@@ -74,6 +77,7 @@ STATE = Tasks(
     warm_up=WarmUp(),
     rows=9,
     samples=8,
+    steps=30,
 )
 """The state alone decides: a customer names all steps. The other examples of the demo's policy train on these."""
 TASKS = {"wish": WISH, "state": STATE}
@@ -85,7 +89,8 @@ class Experiment:
     tasks: Tasks = WISH
     seed: int = 0
     """Seed of the model, the warm-up, the order of the rows and sampling."""
-    steps: int = 30
+    steps: int | None = None
+    """Of GRPO; None for those of the tasks."""
     learning_rate: float = 1.5e-3
     """Of the first step; it falls to 0 along a cosine."""
     is_validated: bool = False
@@ -127,7 +132,7 @@ def learn(experiment: Experiment) -> Result:
     batch = {"data.train_batch_size": tasks.rows, "actor_rollout_ref.rollout.n": tasks.samples}
     with timed(seconds, "GRPO"):
         rate = experiment.learning_rate
-        train(home, seed=experiment.seed, steps=experiment.steps, learning_rate=rate, more=batch)
+        train(home, seed=experiment.seed, steps=experiment.steps or tasks.steps, learning_rate=rate, more=batch)
     validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in validations})
     before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))
