@@ -83,10 +83,7 @@ def state_of(task: str) -> OrderStatus:
     Raises:
         LookupError: There is no such task.
     """
-    slice_ = slice_of(task)
-    if slice_ is None:
-        raise LookupError(f"{task!r} is not a short task")
-    _, index = SHORT_TASKS[slice_].parse(task)
+    _, index = _parse(task)
     return STATES[index % len(STATES)]
 
 
@@ -96,15 +93,20 @@ def wish_of(task: str) -> Wish | None:
     Raises:
         LookupError: There is no such task.
     """
-    slice_ = slice_of(task)
-    if slice_ is None:
-        raise LookupError(f"{task!r} is not a short task")
-    _, index = SHORT_TASKS[slice_].parse(task)
+    slice_, index = _parse(task)
     if slice_ in ("any", "fitting", "validation"):
         return None
     # In `wish_any` all triples of state, wish and step are equally frequent, else all pairs of state and wish.
     same = len(STATES) * (len(_STEPS) if slice_ == "wish_any" else 1)
     return WISHES[index // same % len(WISHES)]
+
+
+def _parse(task: str) -> tuple[ShortSlice, int]:
+    """The slice of a task, and its number."""
+    slice_ = slice_of(task)
+    if slice_ is None:
+        raise LookupError(f"{task!r} is not a short task")
+    return slice_, SHORT_TASKS[slice_].parse(task)[1]
 
 
 def part_of(slice_: ShortSlice, split: Split) -> Part:
