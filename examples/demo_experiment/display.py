@@ -66,5 +66,5 @@ def learning_curves(
         axes.axhline(blind, linestyle=":", color="black", linewidth=1, label="a blind choice")
         axes.set(xlabel="GRPO step", ylabel="mean training reward", ylim=(0, 1.02))
         axes.locator_params(axis="x", integer=True)
-        axes.legend(fontsize="small", ncols=2, loc="lower right")
+        axes.legend(fontsize="small", ncols=2, loc="center right")
         figure.savefig(path, format="svg", metadata={"Date": None})
