@@ -117,6 +117,7 @@ def _score(trace: Trace) -> float:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    decides = "what decides: wish and state together, or the state alone (default: %(default)s)"
     seeded = "of the model, the warm-up, the order of the rows and sampling"
     parser.add_argument("--seed", type=int, default=0, help=seeded)
     parser.add_argument("--steps", type=int, help="GRPO steps (default: 45, and 30 with --tasks state)")
@@ -124,7 +125,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--validation", action="store_true", help="serve validation tasks, for choosing settings, not the held-out ones"
     )
-    parser.add_argument("--tasks", choices=TASKS, default="wish", help="what decides (default: %(default)s, and state)")
+    parser.add_argument("--tasks", choices=TASKS, default="wish", help=decides)
     parser.add_argument("--out", type=Path, help="directory to write (default: a new one in outputs)")
     return parser.parse_args(arguments)
 

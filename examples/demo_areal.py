@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     home = given.model.absolute() if given.model else out
     if given.model is None:
         console.rule("A blind expert to imitate, and a tiny model to warm up")
-        collect(home)
-        prepare_model(home, given.seed)
+        collect(home, STATE)
+        prepare_model(home, given.seed, STATE.warm_up)
     for name, learning_rate in LEARNING_RATES.items():
         if given.only not in (None, name):
             continue

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_experiment.display import console
-from demo_experiment.experiment import COMPARED_STEPS, Experiment, collect, prepare_model
+from demo_experiment.experiment import COMPARED_STEPS, STATE, Experiment, collect, prepare_model
 from demo_experiment.grpo import logged_steps, train
 from demo_experiment.openai_agents import LIBRARY, write_environments
 from demo_experiment.outcomes import summarise
@@ -78,11 +78,11 @@ def warmed_up(home: Path, seed: int) -> Path:
     if not (rows / "tool_config.yaml").exists():  # the last file that is written
         shutil.rmtree(rows, ignore_errors=True)
         rows.mkdir(parents=True)
-        collect(rows, environments=write_environments(home / "environments"))
+        collect(rows, STATE, environments=write_environments(home / "environments"))
     if not (warm / "done").exists():
         warm.mkdir(exist_ok=True)
         shutil.copy(rows / "sft.jsonl", warm)
-        prepare_model(warm, seed)
+        prepare_model(warm, seed, STATE.warm_up)
         (warm / "done").touch()
     return warm / "model"
 

@@ -2,7 +2,8 @@
 
     python examples/demo_report.py [RUN ...]
 
-Each RUN is a directory that `examples/demo.py --out RUN` wrote; their results replace those in docs/demo_results.json.
+Each RUN is a directory that `examples/demo.py --out RUN` wrote, on held-out tasks in which wish and state decide; their
+results replace those in docs/demo_results.json.
 Without one, table and picture are made again from that file.
 """
 
@@ -30,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     file = DOCS / "demo_results.json"
     if runs:
         results = [json.loads((run / "result.json").read_text()) for run in runs]
+        for run, result in zip(runs, results, strict=True):
+            if result["held_out_environment"] != WISH.fitting:
+                raise SystemExit(
+                    f"error: {run}: of {result['held_out_environment']}, and the table is of {WISH.fitting}"
+                )
         results.sort(key=lambda result: (result["learning_rate"] == 0, result["seed"]))
         lines = ",\n".join(json.dumps(result) for result in results)
         file.write_text(f"[\n{lines}\n]\n")

@@ -23,7 +23,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "examples"))
 
-from demo_experiment.experiment import COMPARED_STEPS, collect, prepare_model  # noqa: E402
+from demo_experiment.experiment import COMPARED_STEPS, STATE, collect, prepare_model  # noqa: E402
 from demo_experiment.grpo import logged_steps, train  # noqa: E402
 
 from rollout.evaluation.comparison import paired  # noqa: E402
@@ -74,8 +74,8 @@ def main() -> int:
     home, environments = given.out / time.strftime("%Y%m%d-%H%M%S"), given.out / "environments"
     home.mkdir(parents=True)
     write_environments(environments, given.faults, given.share)
-    collect(home)
-    prepare_model(home, given.seed)
+    collect(home, STATE)
+    prepare_model(home, given.seed, STATE.warm_up)
     threading.Thread(target=kill_a_worker, args=(home, given.steps // 2), daemon=True).start()
     mcp = "actor_rollout_ref.rollout.custom.mcp"
     # A trajectory makes six calls or more, its harness's among them: half of them lose their world.

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 from demo_experiment.display import console
-from demo_experiment.experiment import collect, prepare_model
+from demo_experiment.experiment import STATE, collect, prepare_model
 from demo_experiment.grpo import logged_steps, train
 
 from async_experiment.queue_model import Played
@@ -125,8 +125,8 @@ def _prepared(home: Path, seed: int) -> Path:
     if not (made / "done").exists():
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
-        collect(made)
-        prepare_model(made, seed)
+        collect(made, STATE)
+        prepare_model(made, seed, STATE.warm_up)
         (made / "done").touch()
     return made
 

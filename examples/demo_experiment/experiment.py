@@ -62,7 +62,7 @@ WISH = Tasks(
     fitting="retail_wish_fitting",
     validation="retail_wish_validation",
     blind_reward=1 / 4,
-    # Four equally likely steps cost 0.027 nats per token. At the rate of `STATE`, reading the wish takes a third round.
+    # Four equally likely steps cost 0.027 nats per token. At the rate of `STATE`, two rounds did not teach the wish.
     warm_up=WarmUp(good_loss=0.029, learning_rate=2e-2),
     rows=12,
     samples=6,
@@ -131,8 +131,8 @@ def learn(experiment: Experiment) -> Result:
         prepare_model(home, experiment.seed, tasks.warm_up)
     batch = {"data.train_batch_size": tasks.rows, "actor_rollout_ref.rollout.n": tasks.samples}
     with timed(seconds, "GRPO"):
-        rate = experiment.learning_rate
-        train(home, seed=experiment.seed, steps=experiment.steps or tasks.steps, learning_rate=rate, more=batch)
+        steps = tasks.steps if experiment.steps is None else experiment.steps
+        train(home, seed=experiment.seed, steps=steps, learning_rate=experiment.learning_rate, more=batch)
     validations = [trace for trace in read_traces(home / "train" / "traces") if trace.origin.validate_]
     steps = sorted({trace.origin.step for trace in validations})
     before, after = (_rows([trace for trace in validations if trace.origin.step == at]) for at in (steps[0], steps[-1]))
@@ -146,7 +146,7 @@ def learn(experiment: Experiment) -> Result:
     return result
 
 
-def collect(home: Path, tasks: Tasks = STATE, *, is_validated: bool = False, environments: Path | None = None) -> str:
+def collect(home: Path, tasks: Tasks, *, is_validated: bool = False, environments: Path | None = None) -> str:
     """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees.
 
     Args:
@@ -165,7 +165,7 @@ def collect(home: Path, tasks: Tasks = STATE, *, is_validated: bool = False, env
     return held_out
 
 
-def prepare_model(home: Path, seed: int, options: WarmUp = STATE.warm_up) -> None:
+def prepare_model(home: Path, seed: int, options: WarmUp) -> None:
     """Make a tiny model and its tokenizer, and warm it up on the expert's conversations."""
     rows = read_rows(home / "sft.jsonl")
     # A first tokenizer, of any vocabulary, has the chat template that renders what the second one's is learnt from.

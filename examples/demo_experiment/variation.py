@@ -24,6 +24,7 @@ _DETAILS = re.compile(r'(?<="user_id":")[^"]*|(?<="street":")[^"]*|(?<="city":")
 _WORD = re.compile(r"[A-Za-z]+")
 _WANTED = re.compile(r"\bThey want \w")
 _TELLING = re.compile(rf"\b({'|'.join(word for words in TELLING.values() for word in words)})\b")
+_NOTHING = re.compile(r"(?!)")
 
 INVENTED_SHARES = (0.0, 0.3, 0.7)
 """Shares of the customer's words that are invented; each variant draws one."""
@@ -41,7 +42,7 @@ class Piece:
 
 
 Excerpt = Sequence[Piece]
-"""Of a conversation: what the assistant read, and what it wrote next."""
+"""Of a conversation: pieces that follow each other, of which the assistant read one and wrote the next."""
 
 
 def order_numbers(conversations: Sequence[Sequence[Piece]]) -> list[str]:
@@ -57,7 +58,9 @@ def vary(pieces: Sequence[Piece], numbers: Sequence[str], rng: random.Random) ->
         numbers: Order numbers to draw from.
     """
     customer, rest = pieces[0].text.split("<|im_end|>", 1)
-    return [Piece(f"{_reword(customer, rng)}<|im_end|>{rest}", False), *exchange_values(pieces[1:], numbers, rng)]
+    kept = _TELLING if _WANTED.search(pieces[1].text) else _NOTHING
+    reworded = f"{_reword(customer, kept, rng)}<|im_end|>{rest}"
+    return [Piece(reworded, False), *exchange_values(pieces[1:], numbers, rng)]
 
 
 def exchange_values(pieces: Sequence[Piece], numbers: Sequence[str], rng: random.Random) -> list[Piece]:
@@ -100,19 +103,21 @@ def _text(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def _reword(message: str, rng: random.Random) -> str:
+def _reword(message: str, kept: re.Pattern[str], rng: random.Random) -> str:
     share = rng.choice(INVENTED_SHARES)
-    message = _WORD.sub(lambda word: _perhaps_invented(word.group(), share, rng), message)
+
+    def perhaps(word: re.Match[str]) -> str:
+        is_invented = rng.random() < share and not kept.fullmatch(word.group())
+        return _invented(word.group(), rng) if is_invented else word.group()
+
+    message = _WORD.sub(perhaps, message)
     if rng.random() >= SHUFFLED_SHARE:
         return message
     words = message.split(" ")
     chosen = rng.sample(range(len(words)), rng.randint(len(words) // 3 + 1, len(words)))
-    chosen += [at for at, word in enumerate(words) if at not in chosen and _TELLING.search(word)]
-    return " ".join(words[at] for at in rng.sample(chosen, len(chosen)))
-
-
-def _perhaps_invented(word: str, share: float, rng: random.Random) -> str:
-    return word if _TELLING.fullmatch(word) or rng.random() >= share else _invented(word, rng)
+    if left_out := [at for at, word in enumerate(words) if at not in chosen and kept.search(word)]:
+        chosen = rng.sample(chosen + left_out, len(chosen) + len(left_out))
+    return " ".join(words[at] for at in chosen)
 
 
 def _invented(word: str, rng: random.Random) -> str:

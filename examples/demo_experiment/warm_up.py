@@ -92,7 +92,9 @@ def warm_up(
         ConfigError: `data` has fewer rows than a batch.
     """
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    conversations = [rendered(tokenizer, row) for row in read_rows(data)]
+    # An export has trajectories in the order in which they ended, which differs from run to run.
+    rows = sorted(read_rows(data), key=lambda row: str(row["task"]))
+    conversations = [rendered(tokenizer, row) for row in rows]
     if len(conversations) < options.batch_size:
         raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
@@ -202,13 +204,14 @@ class Variants:
         return [tokenize(self._tokenizer, vary(pieces, self._numbers, self._rng)) for pieces in chosen]
 
     def _practice(self) -> list[Piece]:
+        begun = self._rng.sample(self._beginnings, min(EXCERPTS // 2, len(self._beginnings)))
+        copied = self._rng.sample(self._excerpts, EXCERPTS - len(begun))
         # Longer numbers than those of orders: copying digits in their order takes the most steps to learn.
         numbers = [f"W{self._rng.randrange(10 ** (digits - 1), 10**digits)}" for digits in NUMBER_DIGITS]
-        begun = min(EXCERPTS // 2, len(self._beginnings))
-        chosen = [vary(each, numbers, self._rng) for each in self._rng.sample(self._beginnings, begun)]
-        copied = self._rng.sample(self._excerpts, EXCERPTS - begun)
-        chosen += [exchange_values(each, numbers, self._rng) for each in copied]
-        self._rng.shuffle(chosen)
+        chosen = [exchange_values(each, numbers, self._rng) for each in copied]
+        if begun:
+            chosen += [vary(each, numbers, self._rng) for each in begun]
+            self._rng.shuffle(chosen)
         return [piece for excerpt in chosen for piece in excerpt]
 
 

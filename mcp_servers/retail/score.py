@@ -62,8 +62,8 @@ def _short_score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
     """The same parts for short tasks, which record no outcome and ask for no consent.
 
     A statement counts only after the required change, without any other day or amount, and if it was looked up, so
-    that guessing a day scores 0. Trying a step more than the expert scores 0 too: which step fits is the decision to
-    learn.
+    that guessing a day scores 0. Trying more steps than the expert does scores 0 too: which step fits is the decision
+    to learn.
     """
     if len(shop.tried) > sum(not isinstance(turn, Say) for turn in case.turns()[1:]):
         return _score(0.0, 0.0)

@@ -7,8 +7,9 @@ the first step that the agent tries, even if the shop refuses it, and the expert
 `fitting` with a test split of other wordings, names and numbers, for choosing settings on.
 
 In the slices `wish_any`, `wish_fitting` and `wish_validation` the customer names no step. They want to be out of the
-purchase or to know about it, in words of which one tells; wish and state together decide: in each state two wishes want
-different things, and an agent that reads one of them alone serves half of the customers.
+purchase or to know about it, in words of which one tells. `wish_any` accepts each of four steps, as `any` does. In the
+other two wish and state decide: in each state two wishes want different things, and an agent that reads one of them
+alone serves at most half of the customers. Where the order's state is to be told, trying any step scores 0.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ STATES: tuple[OrderStatus, ...] = ("pending", "shipped", "delivered")
 WISHES: tuple[Wish, ...] = ("out", "news")
 
 _STATED: dict[OrderStatus, str] = {
-    "pending": "It is pending: {0} {2}.",
-    "shipped": "It is shipped; {1} {2}.",
-    "delivered": "It is delivered. {3} {2}.",
+    "pending": "It is pending: {verb} {what}.",
+    "shipped": "It is shipped; {gerund} {what}.",
+    "delivered": "It is delivered. {capital} {what}.",
 }
 _INTENTS: dict[Wish, dict[Step, tuple[str, str, str]]] = {
     "out": {
@@ -126,7 +127,7 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
     database = make_empty_database(rng, words.stock, users=1, products=2)
     (customer,) = database.users.values()
     draft = Draft(rng=rng, database=database, customer=customer)
-    state = STATES[index % len(STATES)]
+    state = state_of(task)
     order = _small_order(draft, state, words)
     wish = wish_of(task)
     steps = tuple(words.wishes) if wish is None else _STEPS
@@ -173,8 +174,10 @@ def _request(draft: Draft, order: Order, step: Step, wish: Wish | None, asked: s
     # What the customer wants is thought again before the step, next to the state, for a model that copies badly.
     wanted = f"They want {wish}. " if wish else ""
     look = Look(thinking=f"{wanted}I look at the order.", calls=(call("list_orders"),))
+    # Customers who name the steps have the verbs of one wish.
     verb, gerund, what = _INTENTS[wish or "out"][step]
-    thinking = wanted + _STATED[order.status].format(verb, gerund, what, verb.capitalize())
+    stated = _STATED[order.status].format(verb=verb, gerund=gerund, capital=verb.capitalize(), what=what)
+    thinking = wanted + stated
     text, statement = _answer(draft, order, step)
     say = Say(thinking="", text=text, cues=statement.patterns, hint=_HINT)
     turns: tuple[Turn, ...]

@@ -108,9 +108,10 @@ def add_customer_tools(server: MCPServer, harness: Harness[Shop]) -> None:
         shop = harness.world(ctx)
         orders = shop.database.orders_of(shop.customer())
         orders.sort(key=lambda order: (order.placed_on, order.order_id), reverse=True)
-        for order in orders:
+        listed = [order for order in orders if status is None or order.status == status]
+        for order in listed:
             shop.show("list_orders", order.order_id)
-        return _result(OrderList(orders=[_summary(o) for o in orders if status is None or o.status == status]))
+        return _result(OrderList(orders=[_summary(order) for order in listed]))
 
     @server.tool(annotations=READ)
     async def get_order(order_id: OrderId, ctx: Context) -> Annotated[CallToolResult, Order]:

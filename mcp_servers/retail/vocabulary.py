@@ -23,8 +23,8 @@ TELLING: dict[Wish, tuple[str, ...]] = {
     "out": ("regret", "mistake", "undo", "unwanted", "withdraw", "refund"),
     "news": ("news", "progress", "curious", "await", "status", "forward"),
 }
-"""The words that tell the wishes apart. Each sentence of `Vocabulary.sentences` has one, before a space or as its last:
-a word before another character is other tokens."""
+"""The words that tell the wishes apart. Each sentence of `Vocabulary.sentences` has exactly one, followed by a space or
+a full stop: before another character it would be other tokens."""
 
 _DAYS = Random("days").sample(range(1, 31), 30)
 _NUMBERS = Random("order numbers").sample(range(100, 1000), 900)

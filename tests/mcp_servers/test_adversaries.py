@@ -269,3 +269,13 @@ async def test_one_step_for_every_short_retail_task_is_a_choice_among_three(reta
 
     size = tasks.sizes["test"]
     assert await earned(retail_players(slice_="fitting"), tasks, always) <= 1 / 3 + 1.96 * sqrt(1 / 3 * 2 / 3 / size)
+
+
+async def test_telling_the_state_of_every_order_serves_the_customers_for_whom_nothing_fits(
+    retail_players: Seats,
+) -> None:
+    async def tell(one: Any, _: str) -> None:
+        (order,) = (await one.call("list_orders")).structured_content["orders"]
+        await one.say(f"Your order is {order['status']}.")
+
+    assert await earned(retail_players(slice_="wish_fitting"), SHORT_TASKS["wish_fitting"], tell) == 0.5

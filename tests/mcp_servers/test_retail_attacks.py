@@ -110,7 +110,7 @@ async def test_one_of_two_requests_served_earns_half(retail_players: Seats):
             assert (await one.score())["score"] == pytest.approx((told - 1) / told), case.task
 
 
-@pytest.mark.parametrize("slice_", ["any", "fitting"])
+@pytest.mark.parametrize("slice_", ["any", "fitting", "wish_any", "wish_fitting"])
 async def test_trying_every_step_of_a_short_task_earns_nothing(retail_players: Seats, slice_: ShortSlice):
     async with retail_players(slice_=slice_) as player:
         scores: list[float] = []

@@ -207,6 +207,14 @@ async def test_a_state_that_is_guessed_or_told_among_all_states_is_worth_nothing
                 assert (await one.score())["score"] == score, (calls, text)
 
 
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("slice_", SLICES)
+def test_the_state_of_a_task_is_that_of_its_order(slice_: ShortSlice, split: Split):
+    for case in cases_of(slice_, split):
+        (order,) = case.database.orders.values()
+        assert state_of(case.task) == order.status
+
+
 def cases_of(slice_: ShortSlice, split: Split) -> list[Case]:
     tasks = SHORT_TASKS[slice_]
     return [make_short_case(slice_, task, tasks.seed(task)) for task in tasks.names(split)]

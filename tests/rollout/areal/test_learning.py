@@ -1,4 +1,7 @@
-"""AReaL learns over our servers: thirty steps of the demo, three seeds, and a control with a learning rate of zero."""
+"""AReaL learns over our servers: thirty steps of the demo's tasks in which the state alone decides.
+
+Three seeds, and a control with a learning rate of zero.
+"""
 
 from __future__ import annotations
 
