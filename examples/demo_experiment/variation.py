@@ -82,7 +82,7 @@ def excerpts(conversations: Sequence[Sequence[Piece]]) -> list[Excerpt]:
 
     There are as many with a day as without one: days are longer, and rarer.
     """
-    pairs = [(read, written) for pieces in conversations for read, written in pairwise(pieces[1:])]
+    pairs: list[Excerpt] = [(read, written) for pieces in conversations for read, written in pairwise(pieces[1:])]
     copied = [pair for pair in pairs if pair[1].sampled and _values(pair[0]) & _values(pair[1])]
     with_day = [pair for pair in copied if _DAY.search(pair[1].text)]
     without = [pair for pair in copied if not _DAY.search(pair[1].text)]
