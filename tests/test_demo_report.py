@@ -33,3 +33,12 @@ def test_a_page_without_marks_is_refused() -> None:
 
     with pytest.raises(ValueError, match="begin"):
         with_table("# The demo\n", RESULTS)
+
+
+def test_a_run_of_other_tasks_is_refused_and_the_recorded_results_stay(tmp_path: Path) -> None:
+    from demo_report import main
+
+    (tmp_path / "result.json").write_text(json.dumps(RESULTS[0] | {"held_out_environment": "retail_validation"}))
+    with pytest.raises(SystemExit, match="retail_validation"):
+        main([str(tmp_path)])
+    assert json.loads((ROOT / "docs" / "demo_results.json").read_text()) == RESULTS
