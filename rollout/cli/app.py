@@ -7,7 +7,8 @@ import logging
 import signal
 import sys
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from types import FrameType
@@ -43,8 +44,27 @@ class LazyCommands(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, listed, rest
-        module = import_module(f"rollout.cli.{name.replace('-', '_')}")
+        with _held_signals():
+            module = import_module(f"rollout.cli.{name.replace('-', '_')}")
         return name, typer.main.get_command(module.app), rest
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait for the end of the block, and then interrupt the command.
+
+    Compiled code that imports run, pydantic's for one, takes a handler's `KeyboardInterrupt` for an error of its own.
+    """
+    arrived: list[int] = []
+    held = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, lambda number, _: arrived.append(number)) for number in held}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in arrived[:1]:
+            signal.raise_signal(number)
 
 
 def exit_with(status: int, **_: object) -> None:

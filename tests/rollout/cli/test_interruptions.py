@@ -156,3 +156,31 @@ def test_a_command_that_is_over_keeps_its_status(number: signal.Signals) -> None
     argv = ["env", "--default-signal=INT", sys.executable, "-c", LATE.format(name=number.name)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout, done
+
+
+AT_IMPORT = """
+import os, signal, sys
+from pydantic_core import SchemaSerializer
+from rollout.cli.app import main
+
+class Said:
+    def __repr__(self):
+        os.kill(os.getpid(), signal.{name})
+        return "said"
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "rollout.cli.tools":
+            SchemaSerializer(dict(type="literal", expected=[Said()]))
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["mcp-rollout", "tools", "calculator"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_compiled_code_that_an_import_runs_does_not_swallow_the_signal(number: signal.Signals) -> None:
+    argv = ["env", "--default-signal=INT", sys.executable, "-c", AT_IMPORT.format(name=number.name)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130 and "Traceback" not in done.stderr, done
