@@ -92,9 +92,7 @@ def warm_up(
         ConfigError: `data` has fewer rows than a batch.
     """
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    # An export has trajectories in the order in which they ended, which differs from run to run.
-    rows = sorted(read_rows(data), key=lambda row: str(row["task"]))
-    conversations = [rendered(tokenizer, row) for row in rows]
+    conversations = [rendered(tokenizer, row) for row in read_rows(data)]
     if len(conversations) < options.batch_size:
         raise ConfigError(f"has {len(conversations)} rows, a batch takes {options.batch_size}", file=data)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
@@ -135,7 +133,7 @@ def imitation_loss(model: PreTrainedModel, variants: Source) -> float:
 
 
 def read_rows(data: str | Path) -> list[dict[str, Any]]:
-    """Read the rows of an export.
+    """Read the rows of an export, in the order of their tasks.
 
     Raises:
         ConfigError: there is no such file.
@@ -144,7 +142,8 @@ def read_rows(data: str | Path) -> list[dict[str, Any]]:
         lines = Path(data).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
         raise ConfigError("no such file", file=data, remedy="write it with `mcp-rollout trace export --sft`") from error
-    return [json.loads(line) for line in lines]
+    # An export has trajectories in the order in which they ended, which differs from run to run.
+    return sorted(map(json.loads, lines), key=lambda row: (str(row["task"]), str(row["seed"])))
 
 
 def rendered(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> list[Piece]:
