@@ -12,7 +12,7 @@ from demo_experiment import resuming
 from demo_experiment.display import bar, console
 from demo_experiment.processes import verl_training
 from pretrained_experiment.prepare import World, warmed_up
-from pretrained_experiment.settings import EVERY, HELD_OUT_TEMPERATURE, TURN_TOKENS, Setting
+from pretrained_experiment.settings import BFLOAT16, EVERY, HELD_OUT_TEMPERATURE, TURN_TOKENS, Setting
 
 TIMEOUT_S = 6 * 3600.0
 """Longest duration of one start of verl; a run goes on where it was cut."""
@@ -85,12 +85,11 @@ class Run:
             f"{_ACTOR}.optim.override_optimizer_config": f"{{eps:{own.adam_eps}}}",
             f"{_ACTOR}.use_kl_loss": own.kl > 0,
             f"{_ACTOR}.kl_loss_coef": own.kl,
-            # A pass takes 0.4 of float32's time on a processor that computes in it.
-            f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype": "bf16",
-            f"{_ROLLOUT}.dtype": "bfloat16",
+            f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype": "bf16" if BFLOAT16 else "fp32",
+            f"{_ROLLOUT}.dtype": "bfloat16" if BFLOAT16 else "float32",
             f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 6,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 6,
-            # One update per step: sampled logprobs stand for the trainer's, to which they are close in bfloat16.
+            # One update per step: sampled logprobs stand for the trainer's, to which they are close in bfloat16 too.
             "algorithm.rollout_correction.bypass_mode": True,
             f"{_ROLLOUT}.n": own.samples,
             f"{_ROLLOUT}.max_num_seqs": sequences,

@@ -19,6 +19,7 @@ import torch
 from demo_experiment.display import bar, console
 from demo_experiment.variation import Piece
 from demo_experiment.warm_up import Conversation, WarmUp, read_rows, rendered, tokenize, train_on
+from pretrained_experiment.settings import BFLOAT16
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", min(2, os.cpu_count() or 1)))
@@ -61,7 +62,7 @@ def warm_up(model: Path, rows: Path, out: Path, *, seed: int, steps: int, rate: 
         learning_rate=rate,
         matrix_learning_rate=None,
         rise=5,
-        bfloat16=True,
+        bfloat16=BFLOAT16,
         context_weight=0.0,
     )
     with bar("warm-up", steps) as (progress, task):
