@@ -54,7 +54,7 @@ from rollout.types import Completion, Policy
 
 SAMPLES, STEPS = 8, 2
 RESPONSE_TOKENS, TURN_TOKENS = 1024, 48
-COMPACT = {"at_tokens": 450, "keep_turns": 1, "summary_tokens": 48}
+COMPACT = {"keep_turns": 1, "summary_tokens": 48}
 CASES: dict[str, dict[str, Any]] = {
     "chain": {},
     "tree": {"strategy": {"use": "tree", "tree": {"roots": 2}}},
@@ -126,7 +126,10 @@ def main() -> None:
             if given.by in (None, by) and given.only in (None, name):
                 place = home / f"{by}-{name.replace(' ', '_')}"
                 place.mkdir(exist_ok=True)
-                (place / "audit.yaml").write_text(yaml.safe_dump(_environment(changes)))
+                environment = _environment(changes)
+                if compact := environment.get("strategy", {}).get("compact"):
+                    environment["strategy"] = {"use": "compact", "compact": compact | {"at_tokens": given.at_tokens}}
+                (place / "audit.yaml").write_text(yaml.safe_dump(environment))
                 rows = given.rows // 2 if name == "single_turn" else given.rows
                 case, masked = f"{by}, {name}", name == "thinking masked"
                 if by == "trainer":
@@ -454,6 +457,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what both compute in")
     parser.add_argument("--only", choices=list(CASES), help="one case")
     parser.add_argument("--rows", type=int, default=10, help="of a step; each has 8 trajectories (default: 10)")
+    parser.add_argument(
+        "--at-tokens", type=int, default=450, help="of compaction; more for a template with long prompts (default: 450)"
+    )
     return parser.parse_args()
 
 
