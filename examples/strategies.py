@@ -4,7 +4,8 @@
 
 Every run starts and resumes alone: the same command goes on where it was interrupted, and `--only` takes one run. Each
 seed has a model of its own, warmed up on an expert whose decisions rarely fit. `chain-0-control` has a learning rate of
-zero. `--days retry` compares advantages by turn with those by trajectory where states are met again. With `--days long`
+zero. `--days retry` compares advantages by turn with those by trajectory where states are met again. `--days skilled`
+begins with a model that decides well, to see which updates of single turns break it. With `--days long`
 the runs are on days of 41 turns in contexts that hold a quarter of one: compaction with its summaries trained and
 masked, cutting, single turns and dropped thinking, each seed with a control.
 """
@@ -24,13 +25,16 @@ from demo_experiment.processes import end_on_sigterm
 from demo_experiment.seeds import over_seeds
 from rich.table import Table
 from strategies_experiment.long_days import LongDays
-from strategies_experiment.prepare import LONG_STAGES, Plan, prepare, prepare_rows
+from strategies_experiment.prepare import LONG_STAGES, SKILLED_STAGES, Plan, prepare, prepare_rows
 from strategies_experiment.results import Curve, by_arm, curve, differences, holds_key, plot
-from strategies_experiment.runs import RETRY, compared, long_runs, retry_runs, short_runs, train
+from strategies_experiment.runs import RETRY, compared, long_runs, retry_runs, short_runs, skilled_runs, train
 
 ROOT = Path(__file__).resolve().parent.parent
-LONG = Plan(expert="depot_long", tasks="depot_long", days=LongDays, stages=LONG_STAGES)
-RUNS = {"short": short_runs, "retry": retry_runs, "long": long_runs}
+PLANS = {
+    "long": Plan(expert="depot_long", tasks="depot_long", days=LongDays, stages=LONG_STAGES),
+    "skilled": Plan(expert="depot", stages=SKILLED_STAGES),
+}
+RUNS = {"short": short_runs, "retry": retry_runs, "skilled": skilled_runs, "long": long_runs}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         raise SystemExit(f"error: --out: {error}") from None
     for run in chosen:
-        prepare(run.home, seed=run.seed, plan=LONG if given.days == "long" else Plan(), scale=given.warm_up)
+        prepare(run.home, seed=run.seed, plan=PLANS.get(given.days, Plan()), scale=given.warm_up)
         if run.rows:
             prepare_rows(run.home / run.rows, RETRY)
         train(run)

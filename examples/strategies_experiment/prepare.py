@@ -64,6 +64,7 @@ LONG_STAGES = (
     replace(STAGES[1], name="parts of days", good_loss=0.0),
     replace(STAGES[2], rounds=2, good_loss=0.0),
 )
+SKILLED_STAGES = (*STAGES[:2], replace(STAGES[2], rounds=2, good_loss=0.0))
 _MARKER = re.compile(r"<\|\w+\|>|</?(?:tool_call|tool_response|think)>")
 _DONE = "prepared.json"
 

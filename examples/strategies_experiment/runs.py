@@ -29,6 +29,8 @@ _FEWER = "chain_n5"
 """Chains of which a step samples about as many tokens as one of trees."""
 _SINGLE_TOKENS = 100_000
 """Most sampled tokens of a run of single turns: its update is on nine times as many."""
+_SKILLED_TOKENS = 40_000
+"""Most sampled tokens of a run from a skilled model."""
 AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
 """Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""
 _COMPACT = (
@@ -97,6 +99,25 @@ def retry_runs(home: Path, budget: int) -> list[Run]:
         )
         for seed in range(OTHER_SEEDS)
         for estimator in ("grpo", "step_grpo")
+    ]
+
+
+def skilled_runs(home: Path, budget: int) -> list[Run]:
+    """Single turns from a model that decides well: what a further update of it breaks."""
+    undivided = ("algorithm.norm_adv_by_std_in_grpo=False",)
+    arms = {"skilled": (2e-3, ()), "skilled_undivided": (2e-3, undivided), "skilled_half": (1e-3, ())}
+    return [
+        Run(
+            home=home / f"skilled-{seed}",
+            strategy="single_turn",
+            seed=seed,
+            budget=min(budget, _SKILLED_TOKENS),
+            label=label,
+            learning_rate=rate,
+            options=options,
+        )
+        for seed in range(OTHER_SEEDS)
+        for label, (rate, options) in arms.items()
     ]
 
 
