@@ -24,16 +24,11 @@ from demo_experiment.display import console
 from demo_experiment.processes import end_on_sigterm
 from demo_experiment.seeds import over_seeds
 from rich.table import Table
-from strategies_experiment.long_days import LongDays
-from strategies_experiment.prepare import LONG_STAGES, SKILLED_STAGES, Plan, prepare, prepare_rows
+from strategies_experiment.prepare import PLANS, Plan, prepare, prepare_rows
 from strategies_experiment.results import Curve, by_arm, curve, differences, holds_key, plot
 from strategies_experiment.runs import RETRY, compared, long_runs, retry_runs, short_runs, skilled_runs, train
 
 ROOT = Path(__file__).resolve().parent.parent
-PLANS = {
-    "long": Plan(expert="depot_long", tasks="depot_long", days=LongDays, stages=LONG_STAGES),
-    "skilled": Plan(expert="depot", stages=SKILLED_STAGES),
-}
 RUNS = {"short": short_runs, "retry": retry_runs, "skilled": skilled_runs, "long": long_runs}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,14 @@ from demo_experiment.display import bar
 from demo_experiment.processes import command
 from demo_experiment.warm_up import WarmUp, read_rows, rendered, train_rounds
 from strategies_experiment.conversations import Days
+from strategies_experiment.long_days import LongDays
 from strategies_experiment.words import CONDITIONS, TREATMENTS, Words
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
+ALL_DAYS = 600
+"""Days for training."""
 HELD_OUT = 60
 """Held-out tasks."""
 
@@ -73,12 +76,20 @@ _DONE = "prepared.json"
 class Plan:
     """What a warm-up begins with."""
 
-    expert: str = "depot_any"
-    """The environment whose expert is imitated."""
+    experts: Mapping[str, int] = field(default_factory=lambda: {"depot_any": ALL_DAYS})
+    """The environments whose experts are imitated, and how many days of each."""
     tasks: str = "depot"
     """The environment that is trained in."""
     days: Callable[..., Days] = Days
     stages: tuple[Stage, ...] = STAGES
+
+
+PLANS: Mapping[str, Plan] = {
+    "long": Plan(experts={"depot_long": ALL_DAYS}, tasks="depot_long", days=LongDays, stages=LONG_STAGES),
+    # One day in eleven by habit: a policy that is wrong at times.
+    "skilled": Plan(experts={"depot": ALL_DAYS, "depot_any": ALL_DAYS // 10}, stages=SKILLED_STAGES),
+}
+"""Of the runs that do not begin with `Plan()`, by their days."""
 
 
 def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.0) -> None:
@@ -90,8 +101,13 @@ def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.
     if (home / _DONE).is_file():
         return
     home.mkdir(parents=True, exist_ok=True)
-    command("run", plan.expert, "--engine", "expert", "--split", "train", "--out", home / "expert", "--resume")
-    command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
+    exports: list[str] = []
+    for expert, days in plan.experts.items():
+        played, rows = home / f"expert-{expert}", home / f"{expert}.jsonl"
+        command("run", expert, "--engine", "expert", "--split", "train", "-n", str(days), "--out", played, "--resume")
+        command("trace", "export", played, "--sft", "-o", rows)
+        exports.append(rows.read_text(encoding="utf-8"))
+    (home / "sft.jsonl").write_text("".join(exports), encoding="utf-8")
     prepare_rows(home, plan.tasks)
     loss = _warm_up(home, seed, plan, scale)
     (home / _DONE).write_text(json.dumps({"seed": seed, "loss": loss}))
