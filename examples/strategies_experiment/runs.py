@@ -29,7 +29,7 @@ _FEWER = "chain_n5"
 """Chains of which a step samples about as many tokens as one of trees."""
 _SINGLE_TOKENS = 100_000
 """Most sampled tokens of a run of single turns: its update is on nine times as many."""
-_SKILLED_TOKENS = 40_000
+_SKILLED_TOKENS = 80_000
 """Most sampled tokens of a run from a skilled model."""
 AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
 """Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Generator, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
@@ -50,7 +50,7 @@ class LazyCommands(TyperGroup):
 
 
 @contextmanager
-def _held_signals() -> Iterator[None]:
+def _held_signals() -> Generator[None]:
     """Let SIGINT and SIGTERM wait for the end of the block, and then interrupt the command.
 
     Compiled code that imports run, pydantic's for one, takes a handler's `KeyboardInterrupt` for an error of its own.
