@@ -63,8 +63,8 @@ def _held_signals() -> Generator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in arrived[:1]:
-            signal.raise_signal(number)
+        if arrived:
+            signal.raise_signal(arrived[0])
 
 
 def exit_with(status: int, **_: object) -> None:
