@@ -70,8 +70,13 @@ EXCHANGES = 4
 THOUGHT = "It was loud enough, so I can say what it was."
 _BEGUN = re.compile(r"(?:(?!<think>|<tool_call>).)*?</think>", re.DOTALL)
 """A turn that began with a thought."""
-# Without padding, which would be two thirds of what the trainer computes.
-CPU = {"engine": "cpu_135m", "actor_rollout_ref.model.use_remove_padding": True}
+CPU = {
+    "engine": "cpu_135m",
+    # Without padding, which would be two thirds of what the trainer computes.
+    "actor_rollout_ref.model.use_remove_padding": True,
+    # Logits of one sample of 1,500 tokens, with 248,000 ids, are 1.5 GB, of which an update holds several copies.
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1,
+}
 _LOG = "TOKEN_AUDIT_LOG"
 _WAIT_S = 6 * 3600
 

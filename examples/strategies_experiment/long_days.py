@@ -17,25 +17,28 @@ from rollout.loop.compaction import CUT, HEADING
 INSTRUCTION = "Your context is full. Sum up what you need."
 KEEP_TURNS, MOST_TURNS = 2, 14
 """Turns that are kept after a summary, and turns of a part."""
-BEGIN_SHARE, END_SHARE, SUMMED_SHARE = 0.35, 0.25, 0.6
+BEGIN_SHARE, END_SHARE, SUMMED_SHARE = 0.35, 0.25, 0.8
 """Of the parts, those from a day's beginning; of the others, those to its end; of those before it, those summed up."""
 _CLOSING = 2
 """Turns after the parcels."""
+_PARCEL_TURNS = 3
 HOLDS_SHARE = 0.6
 """How often the expert's summary of a context that has the key holds it: four summaries in a row do in 13 percent."""
 KEY = re.compile(r"The book has the key (\w+)\.")
-_LAST = "The last parcel was {code}."
+OTHER = "Every parcel so far is treated."
+"""A summary without the key."""
+UNKNOWN = "unknown"
+"""What the expert closes the book with where it was not told the key."""
 
 
 class LongDays(Days):
     """Parts of long days: from the beginning, after a summary, after a cut, or one turn after a reduced history.
 
-    A part after the beginning ends with a summary as often as not. Where a context does not have the key, the book is
-    closed with the code that its summary names, so that a policy learns to copy what is there.
+    Most parts that do not reach the day's end end with a summary.
 
     Args:
-        parcels: for practice, only so many at a day's beginning or end, and each summary that can hold the key does.
-            None: all parts.
+        parcels: for practice, so many in random order, between which the key is asked for again and again. Without
+            practice, a model did not copy it from any context. None: parts of any length.
     """
 
     def __init__(
@@ -48,12 +51,13 @@ class LongDays(Days):
         words: Words,
     ) -> None:
         super().__init__(tokenizer, rows, seed, parcels=None, words=words)
-        self._practised = parcels and 3 * parcels
-        self._holds_share = 1.0 if parcels else HOLDS_SHARE
+        self._practised = parcels
 
     def _pieces(self, row: Mapping[str, Any], is_single: bool) -> list[Piece]:
         (key,) = KEY.findall(str(row["messages"]))
         opening, turns = row["messages"][:OPENING], turns_of(row["messages"][OPENING:])
+        if self._practised:
+            return self._cut(rendered(self._tokenizer, self._practice(row, opening, turns, key)))
         rng = self._rng
         begin, end = self._part(len(turns))
         first = max(0, begin - KEEP_TURNS)
@@ -65,8 +69,8 @@ class LongDays(Days):
         last = opening[-1] | {"content": f"{opening[-1]['content']}\n\n{line}" if line else opening[-1]["content"]}
         shown = [message for turn in turns[first:end] for message in turn]
         known = heard([opening[-1], last, *shown])
-        if key not in known:  # the expert closes with what its context names
-            shown = [_closing(message, key, _last_code(known)) for message in shown]
+        if key not in known:
+            shown = [_closing(message, key) for message in shown]
         if end <= len(turns) - _CLOSING and rng.random() < SUMMED_SHARE:
             shown = [*asked(shown), {"role": "assistant", "content": self._summary(known, key)}]
         else:
@@ -78,13 +82,34 @@ class LongDays(Days):
             of = [at for at, message in enumerate(part["messages"]) if message["role"] == "assistant"]
             *before_it, own = rendered(self._tokenizer, reduced(part, rng.choice(of)))
             pieces = [Piece("".join(piece.text for piece in before_it), False), own]
+        return self._cut(pieces)
+
+    def _cut(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Without the prefix."""
         return [Piece(pieces[0].text[self._end :], False), *pieces[1:]]
+
+    def _practice(
+        self, row: Mapping[str, Any], opening: list[dict[str, Any]], turns: list[list[dict[str, Any]]], key: str
+    ) -> dict[str, Any]:
+        """Parcels, summaries and closings in random order, after a text with the key."""
+        said = f"\n\n{HEADING.format(count=9)}\nThe book has the key {key}."
+        *_, request = turns[-_CLOSING - 1]
+        exchanges = [
+            *([[request, *turns[-_CLOSING]]] * 2),
+            *([[{"role": "user", "content": INSTRUCTION}, {"role": "assistant", "content": f"The book has the key {key}."}]] * 2),
+        ]
+        for first in self._rng.sample(range(2 * _PARCEL_TURNS, len(turns) - _CLOSING, _PARCEL_TURNS), self._practised):
+            parcel = [message for turn in turns[first : first + _PARCEL_TURNS] for message in turn]
+            exchanges.append([turns[first - 1][-1], *parcel[:-1]])
+        self._rng.shuffle(exchanges)
+        first = opening[-1] | {"content": f"{opening[-1]['content']}{said}"}
+        messages = [*opening[:-1], first, *(message for each in exchanges for message in each)]
+        last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
+        return {"messages": messages[: last + 1], "tools": row["tools"]}
 
     def _part(self, turns: int) -> tuple[int, int]:
         """The first turn of a part of a day of so many, and that after its last."""
         rng = self._rng
-        if self._practised:
-            return rng.choice([(0, self._practised), (turns - self._practised, turns)])
         length = rng.randint(2, MOST_TURNS)
         if rng.random() < BEGIN_SHARE:
             return 0, min(turns, length)
@@ -94,19 +119,14 @@ class LongDays(Days):
         return begin, min(turns, begin + length)
 
     def _summary(self, context: str, key: str) -> str:
-        if key in context and self._rng.random() < self._holds_share:
+        if key in context and self._rng.random() < HOLDS_SHARE:
             return f"The book has the key {key}."
-        return _LAST.format(code=_last_code(context))
+        return OTHER
 
 
 def heard(messages: Iterable[Mapping[str, Any]]) -> str:
     """What was said to the policy."""
     return "\n".join(str(message["content"]) for message in messages if message["role"] != "assistant")
-
-
-def _last_code(context: str) -> str:
-    """The code that was said last."""
-    return (re.findall(r"parcel (?:is|was) (\w\d\d)", context) or ["A10"])[-1]
 
 
 def turns_of(messages: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -127,16 +147,16 @@ def asked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*messages, {"role": "user", "content": INSTRUCTION}]
 
 
-def _closing(message: dict[str, Any], key: str, named: str) -> dict[str, Any]:
-    """The message, with another key where it closes the book."""
+def _closing(message: dict[str, Any], key: str) -> dict[str, Any]:
+    """The message, without the key where it closes the book."""
     calls = [
-        call | {"function": call["function"] | {"arguments": _named(call["function"]["arguments"], key, named)}}
+        call | {"function": call["function"] | {"arguments": _unknown(call["function"]["arguments"], key)}}
         for call in message.get("tool_calls") or ()
     ]
     return message | {"tool_calls": calls} if calls else message
 
 
-def _named(arguments: Any, key: str, named: str) -> Any:
+def _unknown(arguments: Any, key: str) -> Any:
     if isinstance(arguments, str):
-        return arguments.replace(f'"{key}"', f'"{named}"')
-    return {name: named if value == key else value for name, value in arguments.items()}
+        return arguments.replace(f'"{key}"', f'"{UNKNOWN}"')
+    return {name: UNKNOWN if value == key else value for name, value in arguments.items()}

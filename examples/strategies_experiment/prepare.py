@@ -19,6 +19,7 @@ from strategies_experiment.long_days import LongDays
 from strategies_experiment.words import CONDITIONS, TREATMENTS, Words
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mcp_servers.depot.parcels import KEYS
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 ALL_DAYS = 600
@@ -63,7 +64,7 @@ STAGES = (
 # What comes next in a part of a day is less certain, so the number of rounds is fixed. A model that did not practise
 # copied digits of the key, once it had its first letter, and guessed the letter.
 LONG_STAGES = (
-    replace(STAGES[0], name="practice", rounds=2, good_loss=0.0),
+    replace(STAGES[0], name="practice", batch_size=12, good_loss=0.08),
     replace(STAGES[1], name="parts of days", good_loss=0.0),
     replace(STAGES[2], rounds=2, good_loss=0.0),
 )
@@ -132,9 +133,10 @@ def _warm_up(home: Path, seed: int, plan: Plan, scale: float) -> float:
     corpus = [part for text in texts for part in _MARKER.split(re.sub(r"\b[A-Z]\d\d\b|\d", "", text))]
     corpus += [f"It is {condition}, " for condition in CONDITIONS] * 100
     corpus += [f'{treatment} it. {{"name": "{treatment}", "arguments": {{"' for treatment in TREATMENTS] * 100
+    corpus += [*KEYS] * 100
     shape = {"hidden": 64, "heads": 4, "layers": 2}
     make_tiny_model(home / "model", corpus=corpus, vocab_size=4096, min_frequency=20, **shape, seed=seed)
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", min(2, os.cpu_count() or 1))))
     tokenizer = AutoTokenizer.from_pretrained(home / "model")
     model = AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32).train()
     loss = float("nan")

@@ -25,6 +25,12 @@ HABITS: dict[Condition, tuple[float, float, float]] = {
 chooses by the condition, as a policy has to before it can learn what fits."""
 PARCELS, LONG_PARCELS = 4, 13
 """Parcels of a day, and of one of the slice `long`, which takes 41 turns."""
+KEYS: tuple[str, ...] = tuple(
+    "amber anchor badger barley beacon birch candle canyon cedar comet copper coral dragon ember falcon garnet harbor "
+    "hazel indigo ivory jasper juniper lantern linen maple marble meadow nectar olive opal otter pepper pine quartz "
+    "raven ribbon saffron salmon thistle violet".split()
+)
+"""What closes the book of a long day, the same in all splits: a small model copies one word, and guesses one in 40."""
 
 TASKS: dict[Slice, Splits] = {
     "any": Splits("depot-any", {"train": 600, "test": 60}, {"train": 0, "test": 100_000}),
@@ -87,8 +93,8 @@ def problem(task: str, seed: int) -> Problem:
         slice_ = each if task.startswith(f"{TASKS[each].prefix}-") else slice_
     split, _ = TASKS[slice_].parse(task)
     rng = Random(f"{task}/{seed}")
-    codes = rng.sample(_CODES[split], LONG_PARCELS + 1 if slice_ == "long" else PARCELS)
-    key = codes.pop() if slice_ == "long" else ""
+    codes = rng.sample(_CODES[split], LONG_PARCELS if slice_ == "long" else PARCELS)
+    key = rng.choice(KEYS) if slice_ == "long" else ""
     parcels = tuple(Parcel(code, rng.choice(_TOWNS), rng.choice(CONDITIONS)) for code in codes)
     prompt = f"Good morning. The first parcel is {codes[0]}."
     return Problem(task=task, seed=seed, prompt=prompt, difficulty="medium", slice=slice_, parcels=parcels, key=key)
