@@ -25,8 +25,9 @@ _PARCEL_TURNS = 3
 HOLDS_SHARE = 0.6
 """How often the expert's summary of a context that has the key holds it: four summaries in a row do in 13 percent."""
 KEY = re.compile(r"The book has the key (\w+)\.")
+HELD = "The book has the key {key}."
 OTHER = "Every parcel so far is treated."
-"""A summary without the key."""
+"""A summary with the key, and one without."""
 UNKNOWN = "unknown"
 """What the expert closes the book with where it was not told the key."""
 
@@ -91,21 +92,20 @@ class LongDays(Days):
     def _practice(
         self, row: Mapping[str, Any], opening: list[dict[str, Any]], turns: list[list[dict[str, Any]]], key: str
     ) -> dict[str, Any]:
-        """Parcels, summaries and closings in random order, after a text with the key."""
-        said = f"\n\n{HEADING.format(count=9)}\nThe book has the key {key}."
-        *_, request = turns[-_CLOSING - 1]
-        exchanges = [
-            *([[request, *turns[-_CLOSING]]] * 2),
-            *([[{"role": "user", "content": INSTRUCTION}, {"role": "assistant", "content": f"The book has the key {key}."}]] * 2),
-        ]
-        for first in self._rng.sample(range(2 * _PARCEL_TURNS, len(turns) - _CLOSING, _PARCEL_TURNS), self._practised):
+        """Parcels, summaries and closings in random order, after a summary with the key."""
+        summary = HELD.format(key=key)
+        asking = [{"role": "user", "content": INSTRUCTION}, {"role": "assistant", "content": summary}]
+        closing = [turns[-_CLOSING - 1][-1], *turns[-_CLOSING]]
+        exchanges = [closing, closing, asking, asking]
+        parcels = range(2 * _PARCEL_TURNS, len(turns) - _CLOSING, _PARCEL_TURNS)
+        for first in self._rng.sample(parcels, self._practised or 0):
             parcel = [message for turn in turns[first : first + _PARCEL_TURNS] for message in turn]
             exchanges.append([turns[first - 1][-1], *parcel[:-1]])
         self._rng.shuffle(exchanges)
-        first = opening[-1] | {"content": f"{opening[-1]['content']}{said}"}
-        messages = [*opening[:-1], first, *(message for each in exchanges for message in each)]
-        last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
-        return {"messages": messages[: last + 1], "tools": row["tools"]}
+        last = opening[-1] | {"content": f"{opening[-1]['content']}\n\n{HEADING.format(count=9)}\n{summary}"}
+        messages = [*opening[:-1], last, *(message for each in exchanges for message in each)]
+        end = max(at for at, message in enumerate(messages) if message["role"] == "assistant") + 1
+        return {"messages": messages[:end], "tools": row["tools"]}
 
     def _part(self, turns: int) -> tuple[int, int]:
         """The first turn of a part of a day of so many, and that after its last."""
@@ -120,7 +120,7 @@ class LongDays(Days):
 
     def _summary(self, context: str, key: str) -> str:
         if key in context and self._rng.random() < HOLDS_SHARE:
-            return f"The book has the key {key}."
+            return HELD.format(key=key)
         return OTHER
 
 

@@ -61,8 +61,7 @@ STAGES = (
     Stage(name="whole days", parcels=None, words="random", batch_size=12, steps=200, good_loss=0.068),
     Stage(name="known treatments", parcels=None, words="known", batch_size=12, steps=250, good_loss=0.014),
 )
-# What comes next in a part of a day is less certain, so the number of rounds is fixed. A model that did not practise
-# copied digits of the key, once it had its first letter, and guessed the letter.
+# What comes next in a part of a day is less certain, so the number of rounds is fixed there.
 LONG_STAGES = (
     replace(STAGES[0], name="practice", batch_size=12, good_loss=0.08),
     replace(STAGES[1], name="parts of days", good_loss=0.0),

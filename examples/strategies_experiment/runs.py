@@ -33,6 +33,7 @@ _SKILLED_TOKENS = 80_000
 """Most sampled tokens of a run from a skilled model."""
 AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
 """Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""
+_LONG_SINGLE = "long_single_turn"
 _COMPACT = (
     f"{_MCP}.strategy.use=compact",
     f"{_MCP}.strategy.compact.at_tokens={AT_TOKENS}",
@@ -46,7 +47,7 @@ LONG_RUNS: dict[str, tuple[str, ...]] = {
     "compact": _COMPACT,
     "compact_masked": (*_COMPACT, f"{_MCP}.strategy.compact.summary_loss=mask"),
     "cut": (*_COMPACT, f"{_MCP}.strategy.compact.summary_tokens=0"),
-    "long_single_turn": (f"{_MCP}.strategy.single_turn.history_tokens={PART_TOKENS - TURN_TOKENS}",),
+    _LONG_SINGLE: (f"{_MCP}.strategy.single_turn.history_tokens={PART_TOKENS - TURN_TOKENS}",),
     "long_drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
 }
 """Runs on the long days, by what they change."""
@@ -127,9 +128,9 @@ def long_runs(home: Path, budget: int) -> list[Run]:
     return [
         Run(
             home=home / f"long-{seed}",
-            strategy="single_turn" if label == "long_single_turn" else "chain",
+            strategy="single_turn" if label == _LONG_SINGLE else "chain",
             seed=seed,
-            budget=budget,
+            budget=min(budget, _SINGLE_TOKENS) if label == _LONG_SINGLE else budget,
             label=label,
             options=(*of_all, *options),
             learning_rate=rate,
