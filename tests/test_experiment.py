@@ -226,3 +226,7 @@ def test_parts_of_long_days_copy_the_key_that_their_context_has(tmp_path: Path, 
         held += bool(said)
     assert 0.1 < held / len(summed) < 0.9
     assert max(len(day.ids) for day in days.conversations(len(long))) < 900
+    practice = LongDays(tokenizer, long, seed=0, parcels=1, words="random")
+    for text in (tokenizer.decode(day.ids) for day in practice.conversations(len(long))):
+        said, closings = re.findall(r"The book has the key (\w+)\.", text), re.findall(r'"key": "(\w+)"', text)
+        assert (len(said), len(closings), len({*said, *closings})) == (3, 2, 1), text
