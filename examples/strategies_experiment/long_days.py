@@ -22,8 +22,10 @@ BEGIN_SHARE, END_SHARE, SUMMED_SHARE = 0.35, 0.25, 0.8
 _CLOSING = 2
 """Turns after the parcels."""
 _PARCEL_TURNS = 3
-HOLDS_SHARE = 0.6
-"""How often the expert's summary of a context that has the key holds it: four summaries in a row do in 13 percent."""
+HOLDS_SHARE, HELD_SHARE, CUT_SHARE = 0.7, 0.85, 0.1
+"""How often the expert's summary of a context that has the key holds it; how often the summary at the beginning of a
+context does; and how many contexts begin after a cut instead. A model imitates the mean of all contexts, of which 0.77
+have the key, and so holds it about half the time: after four summaries in 6 percent of the days."""
 KEY = re.compile(r"The book has the key (\w+)\.")
 HELD = "The book has the key {key}."
 OTHER = "Every parcel so far is treated."
@@ -64,16 +66,17 @@ class LongDays(Days):
         first = max(0, begin - KEEP_TURNS)
         line = ""
         if begin:
-            held = self._summary(heard(message for turn in turns[:begin] for message in turn), key)
+            held = HELD.format(key=key) if rng.random() < HELD_SHARE else OTHER
             heading = HEADING.format(count=begin) + f"\n{held}"
-            line = heading if rng.random() < 0.75 else CUT.format(count=begin)
+            line = CUT.format(count=begin) if rng.random() < CUT_SHARE else heading
         last = opening[-1] | {"content": f"{opening[-1]['content']}\n\n{line}" if line else opening[-1]["content"]}
         shown = [message for turn in turns[first:end] for message in turn]
         known = heard([opening[-1], last, *shown])
         if key not in known:
             shown = [_closing(message, key) for message in shown]
         if end <= len(turns) - _CLOSING and rng.random() < SUMMED_SHARE:
-            shown = [*asked(shown), {"role": "assistant", "content": self._summary(known, key)}]
+            held = HELD.format(key=key) if key in known and rng.random() < HOLDS_SHARE else OTHER
+            shown = [*asked(shown), {"role": "assistant", "content": held}]
         else:
             shown = shown[: max(at for at, message in enumerate(shown) if message["role"] == "assistant") + 1]
         part = {"messages": [*opening[:-1], last, *shown], "tools": row["tools"]}
@@ -117,11 +120,6 @@ class LongDays(Days):
             return max(3, turns - length), turns
         begin = rng.randrange(3, turns - 1)
         return begin, min(turns, begin + length)
-
-    def _summary(self, context: str, key: str) -> str:
-        if key in context and self._rng.random() < HOLDS_SHARE:
-            return HELD.format(key=key)
-        return OTHER
 
 
 def heard(messages: Iterable[Mapping[str, Any]]) -> str:

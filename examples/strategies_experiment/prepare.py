@@ -64,8 +64,8 @@ STAGES = (
 # What comes next in a part of a day is less certain, so the number of rounds is fixed there.
 LONG_STAGES = (
     replace(STAGES[0], name="practice", batch_size=12, good_loss=0.08),
-    replace(STAGES[1], name="parts of days", good_loss=0.0),
-    replace(STAGES[2], rounds=2, good_loss=0.0),
+    replace(STAGES[1], name="parts of days", rounds=1),
+    replace(STAGES[2], rounds=1),
 )
 SKILLED_STAGES = (*STAGES[:2], replace(STAGES[2], rounds=2, good_loss=0.0))
 _MARKER = re.compile(r"<\|\w+\|>|</?(?:tool_call|tool_response|think)>")
