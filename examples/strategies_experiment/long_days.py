@@ -24,8 +24,8 @@ _CLOSING = 2
 _PARCEL_TURNS = 3
 HOLDS_SHARE, HELD_SHARE, CUT_SHARE = 0.7, 0.85, 0.1
 """How often the expert's summary of a context that has the key holds it; how often the summary at the beginning of a
-context does; and how many contexts begin after a cut instead. A model imitates the mean of all contexts, of which 0.77
-have the key, and so holds it about half the time: after four summaries in 6 percent of the days."""
+context does; and how many contexts begin after a cut instead. A model that imitates the mean of all contexts, of which
+0.82 have the key, holds it in 0.57 of its summaries, and after four of them in a tenth of the days."""
 KEY = re.compile(r"The book has the key (\w+)\.")
 HELD = "The book has the key {key}."
 OTHER = "Every parcel so far is treated."
