@@ -17,6 +17,7 @@ import json
 import os
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from demo_experiment.processes import end_on_sigterm
 from demo_experiment.seeds import over_seeds
 from rich.table import Table
 from strategies_experiment.prepare import PLANS, Plan, prepare, prepare_rows
-from strategies_experiment.results import Curve, by_arm, curve, differences, holds_key, plot
+from strategies_experiment.results import Curve, by_arm, curve, differences, plot, summaries
 from strategies_experiment.runs import RETRY, compared, long_runs, retry_runs, short_runs, skilled_runs, train
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,12 +80,12 @@ def show(curves: Sequence[Curve], home: Path) -> None:
         records[each.run.name] = {
             "tokens": each.tokens,
             "means": each.means,
-            "interval": [low, high],
+            "interval_of_lift_over_tasks": [low, high],
             "turns": each.turns,
             "last_batches": each.trained,
             "steps": each.evaluated[-1],
             "minutes": each.minutes,
-            "summaries_with_key": holds_key(each.run),
+            "summaries": {step: asdict(counts) for step, counts in summaries(each.run).items()},
         }
     console.print(table)
     if curves:

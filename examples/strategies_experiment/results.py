@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from strategies_experiment.long_days import KEY
 from strategies_experiment.runs import EVERY, Run
 
+from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
 
 _DRAWS = 2000
@@ -31,10 +32,10 @@ class Curve:
     """The steps of the evaluations."""
     rewards: list[list[float]]
     turns: float
-    """Mean number of turns of the last evaluation's trajectories."""
+    """Mean number of turns of the last evaluation's trajectories, summaries included."""
     trained: float
     """Mean reward of the batches since the last evaluation but one: in the contexts of the run's own strategy, where
-    held-out rewards are those of chains."""
+    held-out rewards are those of chains, but for `compact`."""
     minutes: float
     """verl's time for the steps, without evaluations."""
 
@@ -68,9 +69,8 @@ def curve(run: Run) -> Curve | None:
     spent = dict(zip(sampled, accumulate(sampled.values()), strict=True))
     rewards: defaultdict[int, dict[int, float]] = defaultdict(dict)
     turns: defaultdict[int, list[int]] = defaultdict(list)
-    # A resumed run may evaluate a step again: the later trajectories count.
-    for trace in sorted(read_traces(run.directory / "traces"), key=lambda trace: trace.began_at):
-        if trace.origin.validate_ and trace.reward is not None:
+    for trace in evaluated(run):
+        if trace.reward is not None:
             rewards[trace.origin.step][trace.origin.row] = trace.reward.score
             turns[trace.origin.step].append(len(trace.turns))
     steps = [step for step in sorted(rewards) if step % EVERY == 0]
@@ -136,19 +136,41 @@ def by_arm(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     return dict(arms)
 
 
-def holds_key(run: Run) -> dict[int, list[int]]:
-    """By step of an evaluation: how many summaries of contexts after the key was said hold it, and their number."""
-    found: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for trace in read_traces(run.directory / "traces"):
+def evaluated(run: Run) -> list[Trace]:
+    """The trajectories of the run's evaluations. Of a step that a resumed run evaluated again, the later ones."""
+    found = sorted(read_traces(run.directory / "traces"), key=lambda trace: trace.began_at)
+    by_row = {(trace.origin.step, trace.origin.row): trace for trace in found if trace.origin.validate_}
+    return [by_row[place] for place in sorted(by_row)]
+
+
+@dataclass(slots=True)
+class Summaries:
+    """Those that an evaluation's trajectories have after the key of the book was said."""
+
+    written: int = 0
+    could_hold: int = 0
+    """Of these, the ones whose context has the key: no summary before them lost it."""
+    hold: int = 0
+    """Of these, the ones that have it."""
+
+
+def summaries(run: Run) -> dict[int, Summaries]:
+    """By step of an evaluation."""
+    found: defaultdict[int, Summaries] = defaultdict(Summaries)
+    for trace in evaluated(run):
         key = KEY.search("\n".join(turn.user.message for turn in trace.turns if turn.user))
-        if not trace.origin.validate_ or key is None:
+        if key is None:
             continue
         said = next(at for at, turn in enumerate(trace.turns) if turn.user and key.group() in turn.user.message)
+        has_key = True
         for turn in trace.turns[said + 1 :]:
             if turn.is_summary:
-                found[trace.origin.step][0] += key.group(1) in turn.content
-                found[trace.origin.step][1] += 1
-    return dict(sorted(found.items()))
+                counts = found[trace.origin.step]
+                counts.written += 1
+                counts.could_hold += has_key
+                has_key = has_key and key.group(1) in turn.content
+                counts.hold += has_key
+    return dict(found)
 
 
 def plot(curves: Sequence[Curve], path: Path) -> None:

@@ -32,7 +32,8 @@ _SINGLE_TOKENS = 100_000
 _SKILLED_TOKENS = 80_000
 """Most sampled tokens of a run from a skilled model."""
 AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
-"""Of the long days: tokens of a context with its opening prompt, and without it: a quarter of a day's."""
+"""Of the long days: a context with its opening prompt of about 234 tokens, of which one that is summed up may have so
+many when a turn begins; one that is not, without that prompt; and a turn. A day has 1,600 tokens."""
 _LONG_SINGLE = "long_single_turn"
 _COMPACT = (
     f"{_MCP}.strategy.use=compact",
