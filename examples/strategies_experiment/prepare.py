@@ -82,10 +82,12 @@ class Plan:
     """The environment that is trained in."""
     days: Callable[..., Days] = Days
     stages: tuple[Stage, ...] = STAGES
+    tokens: tuple[str, ...] = ()
+    """Words that are a token each, wherever they stand."""
 
 
 PLANS: Mapping[str, Plan] = {
-    "long": Plan(experts={"depot_long": ALL_DAYS}, tasks="depot_long", days=LongDays, stages=LONG_STAGES),
+    "long": Plan(experts={"depot_long": ALL_DAYS}, tasks="depot_long", days=LongDays, stages=LONG_STAGES, tokens=KEYS),
     # One day in eleven by habit: a policy that is wrong at times.
     "skilled": Plan(experts={"depot": ALL_DAYS, "depot_any": ALL_DAYS // 10}, stages=SKILLED_STAGES),
 }
@@ -132,7 +134,7 @@ def _warm_up(home: Path, seed: int, plan: Plan, scale: float) -> float:
     corpus = [part for text in texts for part in _MARKER.split(re.sub(r"\b[A-Z]\d\d\b|\d", "", text))]
     corpus += [f"It is {condition}, " for condition in CONDITIONS] * 100
     corpus += [f'{treatment} it. {{"name": "{treatment}", "arguments": {{"' for treatment in TREATMENTS] * 100
-    corpus += [*KEYS] * 100
+    corpus += [*plan.tokens] * 100
     shape = {"hidden": 64, "heads": 4, "layers": 2}
     make_tiny_model(home / "model", corpus=corpus, vocab_size=4096, min_frequency=20, **shape, seed=seed)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", min(2, os.cpu_count() or 1))))
