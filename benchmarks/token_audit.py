@@ -21,6 +21,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from array import array
@@ -95,7 +96,7 @@ class Found:
     left: int = 0
     """Generations in no sample."""
     trained: int = 0
-    """Positions that the trainer had otherwise."""
+    """Positions that the trainer had otherwise, or not at all."""
     apart: float = 0.0
     """Largest difference of a log-probability."""
     mean_apart: float | None = None
@@ -112,6 +113,8 @@ class Found:
 
 def main() -> None:
     given = _arguments()
+    # By default it would end this process alone, and leave the training that it waits for.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     home: Path = given.out.absolute()
     home.mkdir(parents=True, exist_ok=True)
     environment = _environment({})
@@ -143,7 +146,10 @@ def main() -> None:
                 else:
                     results.append(by_run(case, place, model, rows, masked=masked))
                 print(line(results[-1]), flush=True)
-    (home / "results.json").write_text(json.dumps([_record(each) for each in results], indent=2))
+    file = home / "results.json"
+    found = {each["case"]: each for each in json.loads(file.read_text())} if file.exists() else {}
+    found |= {each.case: _record(each) for each in results}
+    file.write_text(json.dumps(list(found.values()), indent=2))
     if not all(each.is_clean for each in results):
         raise SystemExit("error: something differs")
 
@@ -266,10 +272,11 @@ def by_trainer(
     records, found = read_records(home / "traces"), Found(case)
     compare(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
     found.step_s = [step["timing_s/step"] for step in logged_steps(home).values()]
-    by_id, differences = {record["id"]: record for record in records}, array("d")
+    by_id, differences, had = {record["id"]: record for record in records}, array("d"), set[tuple[str, int]]()
     for each in read_trained(home / "traces"):
         record = by_id[each.trace]
         segment = [*record["earlier"], record][each.segment]
+        had.add((each.trace, each.segment))
         sampled = [value if mask else 0.0 for value, mask in zip(segment["logprobs"], each.mask, strict=True)]
         ours = array("f", sampled).tolist()
         if each.ids_digest != digest(segment["prompt_ids"], segment["response_ids"]):
@@ -278,6 +285,10 @@ def by_trainer(
         found.trained += sum(one != other for one, other in zip(ours, each.sampled_logprobs or (), strict=True))
         trainer = zip(each.mask, each.trainer_logprobs, ours, strict=True)
         differences.extend(abs(one - other) for mask, one, other in trainer if mask)
+    for record in records:
+        for number, segment in enumerate([*record["earlier"], record]):
+            if any(segment["loss_mask"]) and (record["id"], number) not in had:
+                found.trained += len(segment["response_ids"])
     if differences:
         found.apart, found.mean_apart = max(differences), math.fsum(differences) / len(differences)
     return found

@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def finish(home: Path, name: str, seed: int, steps: int, learning_rate: float) -> dict[str, Any]:
-    """Train, unless it is done, and return what `result.json` has. The control's model is that before training."""
+    """Train, unless so many steps are done, and return `result.json`. The control's model is that before training."""
     run = home / name
-    if not (run / "result.json").exists():
+    if not (run / "result.json").exists() or len(json.loads((run / "result.json").read_text())["curve"]) != steps:
         console.rule(name)
         warmed = warmed_up(home, seed)
         shutil.rmtree(run, ignore_errors=True)

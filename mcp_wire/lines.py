@@ -27,8 +27,11 @@ class Oversize:
         match = _ID_FIRST.match(self.head) or _ID_LAST.search(self.tail)
         if match is None or b'"method"' in self.head:
             return None
-        found = json.loads(match.group(1))
-        return found if isinstance(found, str) else int(found)
+        try:
+            found: str | int = json.loads(match.group(1))
+        except ValueError:  # the line is no JSON
+            return None
+        return found
 
 
 class LineSplitter:

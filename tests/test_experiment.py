@@ -230,3 +230,12 @@ def test_parts_of_long_days_copy_the_key_that_their_context_has(tmp_path: Path, 
     for text in (tokenizer.decode(day.ids) for day in practice.conversations(len(long))):
         said, closings = re.findall(r"The book has the key (\w+)\.", text), re.findall(r'"key": "(\w+)"', text)
         assert (len(said), len(closings), len({*said, *closings})) == (3, 2, 1), text
+
+
+def test_a_warm_up_of_another_length_is_not_taken_for_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    from strategies_experiment.prepare import prepare
+
+    (tmp_path / "prepared.json").write_text(json.dumps({"seed": 0, "scale": 0.05, "loss": 3.0}))
+    prepare(tmp_path, scale=0.05)
+    with pytest.raises(SystemExit, match=r"--warm-up: .* was warmed up with 0.05"):
+        prepare(tmp_path)

@@ -40,7 +40,7 @@ class Client:
     def version(self) -> str:
         """`name version`; empty if the environment or the distribution is missing."""
         if not self.distribution:
-            return "this checkout"
+            return "the checkout of the run"
         code = f"from importlib.metadata import version; print(version({self.distribution!r}))"
         found = subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=False)
         return f"{self.distribution} {found.stdout.strip()}" if found.returncode == 0 else ""

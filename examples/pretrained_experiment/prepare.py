@@ -60,7 +60,7 @@ def evaluated(world: World, home: Path, model: Path, environment: str, seed: int
 
 def warmed_up(world: World, home: Path, model: Path, setting: Setting, seed: int) -> Path:
     """The model's directory after the warm-up of a setting with a seed. Raises CalledProcessError."""
-    made = home / f"model-{setting.warm_up}-seed{seed}"
+    made = home / f"model-{setting.warm_up}-{setting.warm_up_steps}-seed{seed}"
     if made.is_dir():
         return made
     rows = world.expert(setting.warm_up)

@@ -99,8 +99,13 @@ def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.
 
     Args:
         scale: of the warm-up's steps; below 1 the model is good for nothing but a try.
+
+    Raises:
+        SystemExit: the call that completed it had another `scale`.
     """
     if (home / _DONE).is_file():
+        if (kept := json.loads((home / _DONE).read_text()).get("scale", 1.0)) != scale:
+            raise SystemExit(f"error: --warm-up: {home} was warmed up with {kept:g}; name another --out, or remove it")
         return
     home.mkdir(parents=True, exist_ok=True)
     exports: list[str] = []
@@ -112,7 +117,7 @@ def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.
     (home / "sft.jsonl").write_text("".join(exports), encoding="utf-8")
     prepare_rows(home, plan.tasks)
     loss = _warm_up(home, seed, plan, scale)
-    (home / _DONE).write_text(json.dumps({"seed": seed, "loss": loss}))
+    (home / _DONE).write_text(json.dumps({"seed": seed, "scale": scale, "loss": loss}))
 
 
 def prepare_rows(directory: Path, tasks: str) -> None:

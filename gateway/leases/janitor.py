@@ -26,6 +26,7 @@ import structlog
 
 from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
 from gateway.errors import ConfigError
+from gateway.leases.sweeper import remove
 from gateway.types import Scope
 
 log = structlog.get_logger(__name__)
@@ -189,7 +190,7 @@ def _remove_stale(roots: Iterable[Path]) -> None:
         except OSError:
             continue
         else:
-            shutil.rmtree(root, ignore_errors=True)
+            remove(str(root))
         finally:
             os.close(lock)
 

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -95,12 +97,14 @@ class RemotePool:
 
     async def take(self, *, reset: bool, trajectory: str = "", seed: int = 0) -> Bundle:
         """As `Pool.take`: a world on the host that `hosts` chooses."""
+        # One for all attempts: a host that was out of reach may still keep the place of the last one.
+        key = uuid4().hex
         while True:
             config = await self._hosts.take()
             try:
                 if self._closing:
                     raise ServerUnavailable("the gateway is closing")
-                return await self._opened(config, reset=reset, trajectory=trajectory, seed=seed)
+                return await self._opened(config, key=key, reset=reset, trajectory=trajectory, seed=seed)
             except WorldLost as error:  # nothing was executed yet: the next host may have a place
                 log.warning("host.lost", host=config.url, problem=str(error))
                 self._forget(config)
@@ -109,10 +113,11 @@ class RemotePool:
                 self._hosts.give_back(config, lost=False)
                 raise
 
-    async def _opened(self, config: HostConfig, *, reset: bool, trajectory: str, seed: int) -> Bundle:
+    async def _opened(self, config: HostConfig, *, key: str, reset: bool, trajectory: str, seed: int) -> Bundle:
         host = await self._host(config)
         try:
-            found = await host.open(trajectory=trajectory, seed=seed, servers=[*self.names.values()], reset=reset)
+            servers = [*self.names.values()]
+            found = await host.open(key=key, trajectory=trajectory, seed=seed, servers=servers, reset=reset)
         except HostError as error:
             raise error.decoded() from error
         world = RemoteWorld(host, str(found["lease"]), self.names, self._config)
@@ -242,7 +247,13 @@ class Hosted:
 
 
 def _check(server: str, entry: ServerConfig) -> None:
-    """Raise `ConfigError` for what is decided where the worlds are."""
+    """Raise `ConfigError` for what is decided where the worlds are, and for secrets that its messages would show."""
+    url = urlsplit(entry.url or "")
+    if url.username or url.query or entry.client_credentials is not None:
+        key = "url" if entry.client_credentials is None else "client_credentials"
+        problem = f"{entry.label} serves worlds, to which only headers are sent"
+        remedy = "leave user, password and query out, and write the token into headers: {Authorization: Bearer ${NAME}}"
+        raise ConfigError(problem, key=f"servers.{server}.{key}", remedy=remedy)
     if entry.tools != ToolSelection() or entry.roles:
         key = "tools" if entry.tools != ToolSelection() else "roles"
         problem = f"{entry.label} serves worlds, whose tools and roles its own file decides"

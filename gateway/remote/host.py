@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from itertools import count
 from typing import Any, cast
-from uuid import uuid4
 
 import anyio
 import structlog
@@ -93,15 +92,18 @@ class RemoteHost:
         except ValidationError as error:
             raise ProtocolError(f"{self.url} sent a malformed catalogue: {error.errors()[0]['msg']}") from error
 
-    async def open(self, *, trajectory: str, seed: int, servers: list[str], reset: bool) -> Json:
+    async def open(self, *, key: str, trajectory: str, seed: int, servers: list[str], reset: bool) -> Json:
         """Wait for a lease; returns it as the host granted it. Cancelling gives up waiting.
+
+        Args:
+            key: Names the lease: under the same key the host finds it again.
 
         Raises:
             WorldLost: the host was started again since `connect`, so what it offers may be something else.
             LeaseTimeout: the host waited for as long as it may.
             GatewayError: what its own gateway raised, or what `request` raises.
         """
-        params: Json = {"key": uuid4().hex, "trajectory": trajectory, "seed": seed, "servers": servers, "reset": reset}
+        params: Json = {"key": key, "trajectory": trajectory, "seed": seed, "servers": servers, "reset": reset}
         params["address"] = False  # its trajectory plays in it, and no MCP client of the same bearer
         params["wait_s"] = min(_WAIT_S, self.offer.idle_s / 2)
         handle = ""

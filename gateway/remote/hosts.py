@@ -21,7 +21,7 @@ _PAUSE_S = 2.0
 class HostConfig(BaseModel):
     """One host, and how long it may be silent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: str
     """Where it serves, `http://name:port/mcp`."""

@@ -59,6 +59,6 @@ class Offer:
     idle_s: float
     """After so many seconds without a request for it, the host frees a lease."""
     patience_s: float
-    """How much longer than its server's `call_timeout_s` a call may take, while a request of the server is answered."""
+    """How much longer than its server's `call_timeout_s` a call may take, while requests of the server are answered."""
     process: str = ""
     """Another one where the host was started again, possibly with other servers."""

@@ -153,7 +153,8 @@ class RemoteConnection:
         events = call.in_flight().events
         where = {"server": self.server, "tool": tool.name}
         offer = self.world.host.offer
-        wait_s = max(call.timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s + _SPARE_S
+        attempt_s = max(call.timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s
+        wait_s = (2 if tool.safe_to_resend else 1) * attempt_s + _SPARE_S  # the host sends once more what it may
         try:
             return await self.world.call(
                 self._name, tool.name, call.arguments, events, trusted=self._config.trusted, wait_s=wait_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,7 +28,8 @@ def clear(root: Path) -> None:
     with os.scandir(root) as entries:
         for entry in list(entries):
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
+                # Not `shutil.rmtree`, which recurses: a policy may nest directories deeper than the stack of Python.
+                subprocess.run(["rm", "-rf", "--", entry.path], check=True)
             else:
                 os.unlink(entry.path)
 
@@ -36,12 +37,21 @@ def clear(root: Path) -> None:
 def read(root: Path) -> Tree:
     """Reads at most `MAX_FILES` files. A link is not followed: it reads as text that no task asks for."""
     found: Tree = {}
-    for directory, subdirectories, names in os.walk(root):
-        subdirectories.sort()
-        for name in sorted(names):
+    ahead = [root]  # a stack of our own: `os.walk` recurses in Python 3.11
+    while ahead:
+        directory = ahead.pop()
+        try:
+            with os.scandir(directory) as entries:
+                here = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        ahead += [directory / entry.name for entry in reversed(here) if entry.is_dir(follow_symlinks=False)]
+        for entry in here:
+            if entry.is_dir():
+                continue
             if len(found) >= MAX_FILES:
                 return found
-            place = Path(directory, name)
+            place = directory / entry.name
             found[place.relative_to(root).as_posix()] = _text(place)
     return found
 

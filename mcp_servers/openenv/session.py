@@ -156,6 +156,9 @@ class Session:
                 # An answer that comes later would be taken for that of the next request.
                 self.lost = f"the session is lost: {_said(error, self.timeout_s)}"
                 raise ToolError(self.lost) from error
+            except asyncio.CancelledError:  # its answer may still come, as above
+                self.lost = "the session is lost: a request was cancelled"
+                raise
         if refused.code == "CAPACITY_REACHED":
             raise CapacityReached(refused.max_sessions)
         if refused.code in _ENDED:

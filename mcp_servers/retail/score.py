@@ -63,12 +63,14 @@ def _short_score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
 
     A statement counts only after the required change, without any other day or amount, and if it was looked up, so
     that guessing a day scores 0. Trying more steps than the expert does scores 0 too: which step fits is the decision
-    to learn.
+    to learn. Any reason of a cancellation is right, since no customer is asked for one.
     """
     if len(shop.tried) > sum(not isinstance(turn, Say) for turn in case.turns()[1:]):
         return _score(0.0, 0.0)
-    required = required_changes(case)
-    made = diff(case.database, shop.database)
+    required, made = (
+        {(path, value) for path, value in changes if not path.endswith("/cancel_reason")}
+        for changes in (required_changes(case), diff(case.database, shop.database))
+    )
     texts = texts_for_user(messages)
     allowed = sum(statement.is_value for statement in case.statements)
     told = (

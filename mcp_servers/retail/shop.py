@@ -219,11 +219,6 @@ def price_difference(shop: Shop, order_id: str, items: Sequence[Replacement]) ->
     return _difference(_swaps(shop, shop.order(order_id), items))
 
 
-def record_outcome(shop: Shop, outcome: Outcome) -> None:
-    shop.customer()
-    shop.outcome = outcome
-
-
 def _pending(shop: Shop, order_id: str, done: str) -> Order:
     order = shop.order(order_id)
     if order.status != "pending":

@@ -170,7 +170,7 @@ async def _examine(
     if target.environment is not None:
         options = replace(options, task=await _task(target.environment))
     with _progress(len(config.servers), as_json=as_json) as on_progress:
-        await examine(config, options, on_progress=on_progress, finished=finished)
+        await examine(target.config, options, only=config.servers, on_progress=on_progress, finished=finished)
 
 
 @contextmanager

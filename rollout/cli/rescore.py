@@ -53,8 +53,9 @@ def command(
     """
     made = load_environment(environment, environments_dir)
     check_reward(made)
-    out = out or directory.with_name(f"{directory.name}-rescored")
-    if out.resolve().is_relative_to(directory.resolve()):
+    resolved = directory.resolve()  # `.` has no name
+    out = out or resolved.with_name(f"{resolved.name}-rescored")
+    if out.resolve().is_relative_to(resolved):
         raise ConfigError("is within the directory of the traces", file=out, key="--out", remedy="name another")
     if out.exists() and any(True for _ in read_traces(out)):
         raise ConfigError("holds traces already", file=out, key="--out", remedy="name another")

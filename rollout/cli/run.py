@@ -35,7 +35,14 @@ from rollout.environment.rows import environment_tasks
 from rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
 from rollout.environment.startup import opened_environment
 from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
-from rollout.evaluation.resume import Settings, compare_settings, engine_settings, evaluation_record, keep_settings
+from rollout.evaluation.resume import (
+    Settings,
+    compare_records,
+    compare_settings,
+    engine_settings,
+    evaluation_record,
+    keep_settings,
+)
 from rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
 from rollout.loop.compaction import check_compaction
 from rollout.process import export_spans, tune_collector
@@ -86,7 +93,10 @@ def run(
     api_key_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The environment variable that holds the server's key.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Of a chat API: the model's name.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Of a chat API, or a server that lists several, as vLLM does adapters: the model's name."),
+    ] = None,
     body: Annotated[
         str | None, typer.Option(metavar="JSON", help="Of a chat API: further keys of its requests; null removes one.")
     ] = None,
@@ -260,6 +270,8 @@ async def _play(
             runs[environment.name] = await anyio.to_thread.run_sync(
                 evaluation_record, environment, gateway, options, engine, settings
             )
+            kept = {each.run for each in recorded if each.is_done and each.key.environment == environment.name}
+            await anyio.to_thread.run_sync(compare_records, out, kept, runs[environment.name])
         tune_collector()
         # Written only now that everything has started: the settings of a run that never began must not bind the next.
         keep_settings(out, settings)

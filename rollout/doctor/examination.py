@@ -26,7 +26,7 @@ from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
-from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, why_not
+from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, lease_places, why_not
 from rollout.doctor.tool_words import Hints, Sort, credentials_of
 from rollout.doctor.verdict import Visit
 from rollout.environment.harness import list_tasks
@@ -124,7 +124,8 @@ class Examination:
         """Decide what the probes may do: everything in a throwaway place, else what is annotated read-only."""
         reason = f"it has credentials ({given})" if (given := credentials_of(self._entry)) else why_not(self._entry)
         if not reason:
-            throwaway = Throwaway(root=directory, entry=self._entry, page_port=port, word=self._word)
+            places = lease_places(self._config.servers.values())
+            throwaway = Throwaway(root=directory, entry=self._entry, page_port=port, word=self._word, places=places)
             reason = throwaway.prepare()
             self._throwaway = None if reason else throwaway
         writes = self._throwaway is not None or self._options.allow_writes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Collection
 
 import anyio
 
@@ -22,15 +23,18 @@ async def examine(
     config: GatewayConfig,
     options: Options,
     *,
+    only: Collection[str] | None = None,
     on_progress: OnProgress = lambda _, __: None,
     finished: dict[str, ServerReport] | None = None,
 ) -> list[ServerReport]:
-    """Examine every server of `config`; the reports are in its order.
+    """Examine servers of `config`; the reports are in its order.
 
     Args:
+        only: The servers to examine; None for all. The directory of a lease is shared with the others also.
         finished: Filled with each report as soon as it is there, for a caller that may be interrupted.
     """
     reports: dict[str, ServerReport] = {} if finished is None else finished
+    servers = [server for server in config.servers if only is None or server in only]
     limit = anyio.CapacityLimiter(options.at_a_time)
 
     async def one(server: str) -> None:
@@ -39,9 +43,9 @@ async def examine(
         on_progress(server, "")
 
     async with anyio.create_task_group() as tasks:
-        for server in config.servers:
+        for server in servers:
             tasks.start_soon(one, server)
-    return [reports[server] for server in config.servers]
+    return [reports[server] for server in servers]
 
 
 async def _examine_server(

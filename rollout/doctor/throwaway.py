@@ -11,7 +11,9 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 
 from gateway.config.models import Kind, ServerConfig, Start
@@ -60,7 +62,9 @@ class Relocation:
     path: str
     """The path within that text."""
     name: str
-    """The name of the copy."""
+    """The directory of the copy in a throwaway place."""
+    place: str
+    """Where the copy is in the directory of a lease."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +93,8 @@ class Throwaway:
     page_port: int
     word: str
     """What arguments name; a file of this name is there from the beginning."""
+    places: Mapping[Path, str]
+    """What `lease_places` returned for the entries of the file."""
     relocations: list[Relocation] = field(default_factory=list[Relocation])
     worlds: int = 0
 
@@ -98,6 +104,14 @@ class Throwaway:
 
     def prepare(self) -> str:
         """Copy the data that the entry names. Returns why that is not possible, empty where it is."""
+        try:
+            return self._fill_template()
+        except shutil.Error as error:  # of a directory: source, target and reason of each failure
+            return f"its data cannot be copied: {error.args[0][0][2]}"
+        except OSError as error:
+            return f"its data cannot be copied: {error}"
+
+    def _fill_template(self) -> str:
         for name in (HOME, WORK, TMP):
             (self.template / name).mkdir(parents=True)
         packages = Path("node_modules").absolute()
@@ -106,9 +120,9 @@ class Throwaway:
             (self.template / WORK / packages.name).symlink_to(packages)
         for text in _data_texts(self.entry):
             path = _path_in(text)
-            name = f"data{len(self.relocations) or ''}"
-            self.relocations.append(Relocation(original=text, path=path, name=name))
-            if fault := _copy(_resolved(path, self.entry.cwd), self.template / name / _base(path)):
+            name, source = f"data{len(self.relocations) or ''}", _resolved(path, self.entry.cwd)
+            self.relocations.append(Relocation(original=text, path=path, name=name, place=self.places[source]))
+            if fault := _copy(source, self.template / name / _base(path)):
                 return fault
         # A file that is there before the first call, for tools that only look.
         for directory in (self.template / WORK, *(each for each in self.template.glob("data*/*") if each.is_dir())):
@@ -130,8 +144,9 @@ class Throwaway:
         entry, at = self.entry, {moved.original: moved for moved in self.relocations}
 
         def text(original: str) -> str:
-            moved = at.get(original)
-            return _absolute(original, entry.cwd) if moved is None else _moved(moved, f"{place}/{moved.name}")
+            if (moved := at.get(original)) is None:
+                return _absolute(original, entry.cwd)
+            return _moved(moved, f"{place}/{moved.name}/{_base(moved.path)}")
 
         real_home, command = Path.home(), entry.command or ""
         launched = Path(command).name in _LAUNCHERS
@@ -175,7 +190,8 @@ class Throwaway:
     def own_directory(self, changed: tuple[str, ...]) -> EntryChanges:
         """The changes to the entry that give each lease its own copy of the places of these files."""
         tops = {name.split("/", 1)[0] for name in changed}
-        moved = {each.original: _moved(each, LEASE_DIR) for each in self.relocations if each.name in tops}
+        relocations = [each for each in self.relocations if each.name in tops]
+        moved = {each.original: _moved(each, f"{LEASE_DIR}/{each.place}") for each in relocations}
         args = {index: moved[text] for index, text in enumerate(self.entry.args) if text in moved}
         env = {name: moved[text] for name, text in self.entry.env.items() if text in moved}
         if HOME in tops:
@@ -183,8 +199,8 @@ class Throwaway:
         if not tops:  # files in the temporary directory are not among those that are listed
             env["TMPDIR"] = LEASE_DIR
         cwd = LEASE_DIR if WORK in tops and self.entry.cwd is None else None
-        paths = {each.path: _resolved(each.path, self.entry.cwd) for each in self.relocations if each.name in tops}
-        data = {_base(path): str(found) for path, found in paths.items() if found.exists()}
+        sources = {each.place: _resolved(each.path, self.entry.cwd) for each in relocations}
+        data = {place: str(source) for place, source in sources.items() if source.exists()}
         return EntryChanges(args=args, env=env, cwd=cwd, data=data)
 
     def changed(self, place: Path) -> tuple[str, ...]:
@@ -207,7 +223,7 @@ def why_not(entry: ServerConfig) -> str:
         return "this system cannot confine a process to a directory (Landlock, Linux 5.13)"
     if Path(entry.command or "").name in _CONTAINERS:
         return f"{Path(entry.command or '').name} runs it elsewhere"
-    if shutil.which(entry.command or "") is None and not Path(entry.cwd or ".", entry.command or "").is_file():
+    if shutil.which(entry.command or "") is None and not os.path.isfile(Path(entry.cwd or ".", entry.command or "")):
         return NO_PROGRAM
     return ""
 
@@ -216,6 +232,21 @@ def lease_directories(entry: ServerConfig) -> tuple[str, ...]:
     """What the entry names below `${lease.dir}`, relative to it: arguments first, for they say where data is."""
     texts = (*entry.args, *entry.env.values(), entry.cwd or "")
     return tuple(dict.fromkeys(name for text in texts for name in _BELOW_LEASE_DIR.findall(text)))
+
+
+def lease_places(entries: Collection[ServerConfig]) -> dict[Path, str]:
+    """Where data that the entries name is below `${lease.dir}`, which all of them share: under its own name, or in a
+    directory that has nothing else if that name is taken."""
+    taken = {name.split("/", 1)[0] for entry in entries for name in lease_directories(entry)}
+    places: dict[Path, str] = {}
+    for entry in entries:
+        for path in map(_path_in, _data_texts(entry)):
+            source, base = _resolved(path, entry.cwd), _base(path)
+            if source not in places:
+                top = next(name for name in chain([base], map("data{}".format, count(2))) if name not in taken)
+                taken.add(top)
+                places[source] = base if top == base else f"{top}/{base}"
+    return places
 
 
 def _data_texts(entry: ServerConfig) -> list[str]:
@@ -235,7 +266,8 @@ def _data_texts(entry: ServerConfig) -> list[str]:
 
 def _looks_like_program(argument: str, cwd: str | None) -> bool:
     path = _resolved(argument, cwd)
-    return path.suffix in _PROGRAM_SUFFIXES or (path.is_file() and path.suffix not in _DATA_SUFFIXES)
+    # Unlike a path's own methods, those of `os.path` answer where a directory is unreadable or a text no path at all.
+    return path.suffix in _PROGRAM_SUFFIXES or (os.path.isfile(path) and path.suffix not in _DATA_SUFFIXES)
 
 
 def _is_data(path: str, cwd: str | None) -> bool:
@@ -245,9 +277,11 @@ def _is_data(path: str, cwd: str | None) -> bool:
     if not absolute and path not in (".", "..") and Path(path).suffix not in _DATA_SUFFIXES and os.sep not in path:
         return False
     resolved = _resolved(path, cwd)
-    if resolved.suffix in _PROGRAM_SUFFIXES or (resolved.is_file() and os.access(resolved, os.X_OK)):
+    if resolved.suffix in _PROGRAM_SUFFIXES or (os.path.isfile(resolved) and os.access(resolved, os.X_OK)):
         return False
-    return resolved.exists() or (absolute and resolved.parent != Path("/")) or Path(path).suffix in _DATA_SUFFIXES
+    return (
+        os.path.exists(resolved) or (absolute and resolved.parent != Path("/")) or Path(path).suffix in _DATA_SUFFIXES
+    )
 
 
 def _path_in(text: str) -> str:
@@ -255,23 +289,24 @@ def _path_in(text: str) -> str:
 
 
 def _resolved(path: str, cwd: str | None) -> Path:
-    return Path(cwd or ".", Path(path).expanduser()).absolute()
+    return Path(cwd or ".", os.path.expanduser(path)).absolute()
 
 
 def _base(path: str) -> str:
-    """The last part of a path; the name of a directory that is written as `.` is not kept."""
-    return Path(path).name or "root"
+    """The last part of a path; the name of a directory that is written as `.` or `..` is not kept."""
+    name = Path(path).name
+    return "root" if name in ("", "..") else name
 
 
-def _moved(moved: Relocation, place: str) -> str:
-    return moved.original.replace(moved.path, f"{place}/{_base(moved.path)}")
+def _moved(moved: Relocation, target: str) -> str:
+    return moved.original.replace(moved.path, target)
 
 
 def _absolute(argument: str, cwd: str | None) -> str:
     """A relative path of an existing program as an absolute one, since the working directory is another."""
     path = Path(cwd or ".", argument)
     is_relative = not argument.startswith(("-", "/")) and (os.sep in argument or path.suffix in _PROGRAM_SUFFIXES)
-    return str(path.absolute()) if cwd is None and is_relative and path.is_file() else argument
+    return str(path.absolute()) if cwd is None and is_relative and os.path.isfile(path) else argument
 
 
 def _copy(source: Path, target: Path) -> str:

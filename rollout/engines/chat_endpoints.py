@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 CHAT_APIS = ("chat:", "anthropic:")
 """How `--engine` begins for a chat API; its base address follows, as in `chat:https://api.example.com/v1`."""
+MODELS_SHOWN = 10
+"""Of a server that lists more, in an error."""
 ANTHROPIC_VERSION = "2023-06-01"
 ANTHROPIC_MAX_TOKENS = 4096
 """Of one turn, where no `--max-tokens` is given: the API needs a number."""
@@ -233,6 +235,6 @@ async def _served_model(http: EngineHttp, named: str | None) -> str:
         models = []
     if len(models) != 1:
         problem = f"{http.url} lists {len(models) or 'no'} models"
-        remedy = f"name one{': ' + ', '.join(models[:10]) if models else ''}"
+        remedy = f"name one{': ' + ', '.join(models[:MODELS_SHOWN]) if models else ''}"
         raise ConfigError(problem, key="--model", remedy=remedy)
     return models[0]

@@ -38,7 +38,8 @@ class EngineOptions:
     max_sequences: int = 8
     """Most concurrent generations, in process."""
     model: str | None = None
-    """The model's name in a chat API; None where the API lists one model only."""
+    """The model's name in a chat API, None where the API lists one model only; or at another server, None for the first
+    that it lists."""
     max_tokens: int | None = None
     """Of one turn, in a chat API's own tokens."""
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])

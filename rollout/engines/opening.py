@@ -15,7 +15,7 @@ import anyio
 
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
-from rollout.engines.chat_endpoints import CHAT_APIS, opened_endpoint
+from rollout.engines.chat_endpoints import CHAT_APIS, MODELS_SHOWN, opened_endpoint
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.http import EngineHttp
 from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
@@ -43,14 +43,17 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     if options.chat_template is not None and (name in WITHOUT_MODEL or name.startswith(CHAT_APIS)):
         raise ConfigError(f"{name} renders no template", key="--chat-template", remedy="leave it out")
     if name in WITHOUT_MODEL:
+        _refuse_unread(options, model=options.model, body=options.body)
         yield WithoutModel(name, seed=options.sampling.seed)
     elif name.startswith(CHAT_APIS):
         async with opened_endpoint(options) as engine:
             yield engine
     elif name.startswith(PREFIX):
+        _refuse_unread(options, model=options.model, body=options.body)
         with _recorded(options) as engine:
             yield engine
     elif name.startswith(("http://", "https://")):
+        _refuse_unread(options, body=options.body)
         async with _over_http(options) as engine:
             yield engine
     # After the prefixes: `recorded:eval` and `chat:local` have the form of MODULE:FACTORY, too.
@@ -58,6 +61,7 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
         async with opened_factory(options) as engine:
             yield engine
     elif _is_directory(name):
+        _refuse_unread(options, model=options.model, body=options.body)
         async with _in_process(options) as engine:
             yield engine
     else:
@@ -67,6 +71,13 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
         )
         problem = f"no such directory: {name}" if "/" in name else f"unknown engine {name!r}"
         raise ConfigError(problem, key="--engine", remedy=remedy)
+
+
+def _refuse_unread(options: EngineOptions, **given: object) -> None:
+    """Raises ConfigError where one of these options, which the engine does not read, has a value."""
+    for option, value in given.items():
+        if value:
+            raise ConfigError(f"{options.engine} does not read it", key=f"--{option}", remedy="leave it out")
 
 
 @contextmanager
@@ -156,6 +167,7 @@ async def _sglang(http: EngineHttp, options: EngineOptions) -> Engine | None:
         return None
     if info.get("is_generation") is False:
         raise ConfigError(f"{http.url} serves a model that does not generate", key="--engine", remedy="serve another")
+    _refuse_unread(options, model=options.model)
     sampling, tokens = options.sampling, _load_tokens(options, [info.get("tokenizer_path"), info["model_path"]])
     server = await http.look_up("/server_info") or await http.look_up("/get_server_info") or {}
     probes = _probe_ids(tokens)
@@ -178,9 +190,14 @@ async def _openai(http: EngineHttp, options: EngineOptions) -> Engine | None:
     models = await http.look_up("/v1/models")
     if models is None or not models.get("data"):
         return None
-    served: dict[str, Any] = models["data"][0]
-    sampling, model = options.sampling, str(served["id"])
-    tokens = _load_tokens(options, [served.get("root"), model])
+    listed: dict[str, dict[str, Any]] = {str(each["id"]): each for each in models["data"]}
+    sampling, model = options.sampling, options.model or next(iter(listed))
+    if model not in listed:
+        remedy = f"one of {', '.join(list(listed)[:MODELS_SHOWN])}"
+        raise ConfigError(f"{http.url} lists no {model!r}", key="--model", remedy=remedy)
+    # vLLM lists an adapter without a length, and with the directory of its weights only.
+    served = listed.get(listed[model].get("parent") or model, listed[model])
+    tokens = _load_tokens(options, [served.get("root"), served["id"]])
     probes = _probe_ids(tokens)
     await check_token_ids(http, model, probes[0])
     semantics = await detect_logprob_semantics(partial(greedy_logprob, http, model), probes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
 
 from gateway.errors import ConfigError, not_written
 from gateway.gateway import Gateway
@@ -16,7 +19,7 @@ from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.loop.agent import agent_settings
 from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, describe_run
+from rollout.trace.run_record import RunRecord, describe_run, read_run_records
 
 FILE = "run.json"
 
@@ -90,6 +93,32 @@ def compare_settings(directory: Path, settings: Settings) -> None:
         if name in before and before[name] != value:
             problem = f"the run in this directory had {before[name]!r}, not {value!r}"
             raise ConfigError(problem, file=path, key=f"--{name}", remedy="give it again, or name another --out")
+
+
+def compare_records(directory: Path, kept: Container[str], now: RunRecord) -> None:
+    """Compare an environment with the run records of its trajectories that a resumed run keeps.
+
+    Args:
+        kept: names of those records; trajectories without one pass.
+        now: the record of what is missing.
+
+    Raises:
+        ConfigError: they have other limits, thinking, filters, rewards or tools.
+    """
+    # As in a record that was read: an infinite number is null there.
+    sections = to_jsonable_python(now.environment, inf_nan_mode="null")
+    for before in (record for name, record in read_run_records(directory).items() if name in kept):
+        # Reward and filters last: the records that `rescore` makes have all of the environment as it is then.
+        for section in ("limits", "thinking", "filters", "reward"):
+            for name, value in sections[section].items():
+                if before.environment.get(section, {}).get(name, value) != value:
+                    problem = f"is not what it was for the traces in {directory}"
+                    rescored = "resume what `rescore` makes of them, " if section in ("filters", "reward") else ""
+                    remedy = f"set it back, {rescored}or name another --out"
+                    raise ConfigError(problem, file=sections["file"], key=f"{section}.{name}", remedy=remedy)
+        if differing := dict(before.tool_digests.items() ^ now.tool_digests.items()):
+            problem = f"holds traces of {sections['name']} with other tools: {', '.join(sorted(differing)[:10])}"
+            raise ConfigError(problem, file=directory, key="--out", remedy="name another directory")
 
 
 def evaluation_record(

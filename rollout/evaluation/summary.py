@@ -25,6 +25,8 @@ class Outcome:
     trace: str
     """The trace's id."""
     key: RunKey
+    run: str
+    """Name of its run record."""
     is_done: bool
     """Whether it ended and was scored."""
     agent: AgentConfig | None
@@ -50,6 +52,7 @@ class Outcome:
         return cls(
             trace=trace.id,
             key=RunKey.of(trace.task, trace.origin),
+            run=trace.run,
             is_done=is_done(trace),
             agent=trace.agent,
             reward=trace.reward,

@@ -152,9 +152,10 @@ async def judge(environment: Environment, trace: Trace, session: Session) -> Jud
 def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
     """The conversation for the score tool, without thinking unless the environment includes it.
 
-    A last message that was delivered to no tool and no user is left out: it must not earn a score.
+    A last message that was delivered to no tool and no user is left out, with what the agent said to it: it must not
+    earn a score.
     """
-    delivered = trace.messages[:-1] if trace.ends_undelivered else trace.messages
+    delivered = trace.messages[: -trace.turns[-1].messages] if trace.ends_undelivered else trace.messages
     if thinking is ThinkingReward.STRIP:
         return [without_images(message) for message in delivered]
     turns = iter(trace.turns)

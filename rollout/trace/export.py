@@ -7,17 +7,21 @@ Conversations and pairs contain thinking and tool calls.
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple, Self
 
 from gateway.errors import ConfigError, not_written
 from gateway.private_files import make_private, private
 from gateway.types import CallFault
 from rollout.formats.control_text import KNOWN
+from rollout.trace.journal import from_json, to_json
 from rollout.trace.outcome import ROUNDING
 from rollout.trace.record import SpanKind, Trace, Turn
 from rollout.types import FinishReason, Message
@@ -106,16 +110,16 @@ def export_preferences(
     """
     if min_margin <= 0:
         raise ConfigError("a pair needs a difference", key="--min-margin", remedy="give a number above 0")
-    groups: defaultdict[str, list[Trace]] = defaultdict(list)
+    groups: defaultdict[bytes, list[_Kept]] = defaultdict(list)
     total = 0
-    for trace in traces:
-        total += 1
-        if _is_scored(trace) and is_conversation(trace):
-            groups[_same_row(trace)].append(trace)
-    pairs = [pair for group in groups.values() for pair in _pairs(group, min_margin)]
-    with _JsonLines(path) as file:
-        for better, worse in pairs:
-            file.write(_without_spellings(preference_row(better, worse, tools)))
+    with _JsonLines(path) as file, _Conversations(path) as conversations:
+        for trace in traces:
+            total += 1
+            if _is_scored(trace) and is_conversation(trace):
+                groups[_same_row(trace)].append(conversations.keep(trace))
+        for better, worse in (pair for group in groups.values() for pair in _pairs(group, min_margin)):
+            row = preference_row(conversations.read(better), conversations.read(worse), tools)
+            file.write(_without_spellings(row))
     paired, scored = 2 * file.rows, sum(map(len, groups.values()))
     return Exported(rows=file.rows, left_out=total - paired, without_pair=scored - paired)
 
@@ -140,19 +144,59 @@ def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> di
     }
 
 
-def _same_row(trace: Trace) -> str:
-    """A key of the task, the tools and the messages before the first turn, which a pair must share."""
+def _same_row(trace: Trace) -> bytes:
+    """A digest of the task, the tools and the messages before the first turn, which a pair must share."""
     task = trace.task
-    return json.dumps([task.environment, task.task, task.seed, task.tools, trace.messages[: trace.opening]])
+    row = [task.environment, task.task, task.seed, task.tools, trace.messages[: trace.opening]]
+    return sha256(json.dumps(row).encode()).digest()
 
 
-def _pairs(group: Sequence[Trace], min_margin: float) -> Iterator[tuple[Trace, Trace]]:
-    ordered = sorted(group, key=_score, reverse=True)
+class _Kept(NamedTuple):
+    """A trajectory that may be paired, and where its conversation is."""
+
+    score: float
+    place: int
+
+
+def _pairs(group: Sequence[_Kept], min_margin: float) -> Iterator[tuple[_Kept, _Kept]]:
+    ordered = sorted(group, key=lambda kept: kept.score, reverse=True)
     for index in range(len(ordered) // 2):
         better, worse = ordered[index], ordered[-1 - index]
-        if _score(better) - _score(worse) < min_margin - ROUNDING:
+        if better.score - worse.score < min_margin - ROUNDING:
             return
         yield better, worse
+
+
+class _Conversations:
+    """Traces without their ids, on disk until their pairs are chosen, since all of them may not fit into memory.
+
+    Args:
+        path: the file of the pairs; this one is beside it, without a name, and gone after the block.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def __enter__(self) -> Self:
+        with _as_config_error(self._path):
+            self._file = TemporaryFile(dir=self._path.parent)
+        return self
+
+    def keep(self, trace: Trace) -> _Kept:
+        bare = replace(trace, prompt_ids=[], response_ids=[], loss_mask=[], logprobs=[], spans=[], earlier=[])
+        with _as_config_error(self._path):
+            place = self._file.seek(0, os.SEEK_END)
+            self._file.write(to_json(bare) + b"\n")
+        return _Kept(_score(trace), place)
+
+    def read(self, kept: _Kept) -> Trace:
+        with _as_config_error(self._path):
+            self._file.seek(kept.place)
+            return from_json(self._file.readline())
+
+    def __exit__(self, *_: object) -> None:
+        with _as_config_error(self._path):
+            self._file.close()
 
 
 class _JsonLines:
@@ -164,31 +208,32 @@ class _JsonLines:
         self.rows = 0
 
     def __enter__(self) -> Self:
-        with self._as_config_error():
+        with _as_config_error(self._path):
             make_private(self._path.parent)
             self._file = open(self._partial, "w", encoding="utf-8", opener=private)
         return self
 
     def write(self, row: Mapping[str, Any]) -> None:
-        with self._as_config_error():
+        with _as_config_error(self._path):
             self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self.rows += 1
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with self._as_config_error():
+            with _as_config_error(self._path):
                 self._file.close()
                 if self.rows and kind is None:
                     self._partial.replace(self._path)
         finally:
             self._partial.unlink(missing_ok=True)
 
-    @contextmanager
-    def _as_config_error(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise not_written(error, self._path, "-o") from error
+
+@contextmanager
+def _as_config_error(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise not_written(error, path, "-o") from error
 
 
 def sft_row(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:

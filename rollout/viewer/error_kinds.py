@@ -12,7 +12,7 @@ from rollout.trace.entries import Entry
 from rollout.trace.events import ORDINARY
 from rollout.trace.record import Trace
 from rollout.trace.trained_segment import TrainedSegment
-from rollout.viewer.filters import TRUNCATED, condition
+from rollout.viewer.filters import TRUNCATED, UNREADABLE, condition
 from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
 
 LOW_SHARE = 0.5
@@ -40,8 +40,8 @@ def kind_of(entry: Entry) -> ErrorKind:
     if entry["stop_reason"] in TRUNCATED:
         return ErrorKind(f"ended by {entry['stop_reason']}", ("stop", entry["stop_reason"]))
     if entry["errors"]:
-        tool = max(entry["errors"], key=lambda name: (entry["errors"][name], name))
-        return ErrorKind(f"{tool or '(unreadable call)'} returned an error", ("failed_tool", tool))
+        tool = max(entry["errors"], key=lambda name: (entry["errors"][name], name)) or UNREADABLE
+        return ErrorKind(f"{tool} returned an error", ("failed_tool", tool))
     if marks := entry["marks"].keys() - ORDINARY:
         return ErrorKind(f"marked {min(marks)}", ("mark", min(marks)))
     calls = json.dumps(entry["calls"], ensure_ascii=False, sort_keys=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from gateway.errors import ConfigError
 from gateway.private_files import make_private, write_private
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
@@ -27,6 +29,7 @@ CHUNK_BYTES = 2**20
 """Size from which on a data file is complete: a browser loads one for each trajectory that is opened."""
 LIST_ROWS = 1000
 """Rows of one file of the list."""
+_DATA_FILE = re.compile(r"(summary|(list|t)-\d{5,})\.js")
 _START = f"""
 window.TRACE_EXPORT = true;
 const script = document.createElement("script");
@@ -40,21 +43,42 @@ def export_html(traces: Traces, output: Path, *, where: str | None = None, token
 
     Args:
         traces: the directory, up to date.
-        output: a directory, which is made; files of an earlier export in it are replaced.
+        output: a directory, which is made; an earlier export in it is replaced by a complete one.
         where: an SQL expression over the index's columns; all trajectories by default.
         tokenizer: as for `Pages`.
 
     Raises:
         OSError: a file cannot be written.
-        ConfigError: `where` is not such an expression, or a record is gone.
+        ConfigError: `where` is not such an expression, a record is gone, or `data` in the directory has other files.
     """
     data = output / "data"
-    shutil.rmtree(data, ignore_errors=True)
-    make_private(data)
+    _check_is_export(data)
+    make_private(output)
+    # An earlier export stays until this one is complete.
+    with TemporaryDirectory(prefix=".data.", dir=output) as beside:
+        new = Path(beside, "new")
+        make_private(new)
+        rows = _write_data(Pages(traces, tokenizer), new, where)
+        if data.exists():
+            data.rename(Path(beside, "old"))
+        new.rename(data)
     make_private(output / "assets")
     for name in (SCRIPT, LICENSE):
         write_private(output / "assets" / name, content()[name][0])
-    pages = Pages(traces, tokenizer)
+    write_private(output / "index.html", _page())
+    return rows
+
+
+def _check_is_export(data: Path) -> None:
+    """Raises ConfigError where a directory that is to be replaced has anything but files of an earlier export."""
+    for path in data.iterdir() if data.exists() else ():
+        if not _DATA_FILE.fullmatch(path.name):
+            problem = f"has {path.name}, which is not of an earlier export"
+            raise ConfigError(problem, file=data, key="--html", remedy="choose another directory")
+
+
+def _write_data(pages: Pages, data: Path, where: str | None) -> int:
+    """Write all data files; returns the number of trajectories."""
     rows, files = 0, 0
     listed: list[dict[str, Any]] = []
     for row in _written(pages, data, where):
@@ -68,13 +92,12 @@ def export_html(traces: Traces, output: Path, *, where: str | None = None, token
         files += 1
     given = {"where": where} if where else {}
     summary = {
-        "state": pages.state() | {"count": rows},
+        "state": pages.state(given),
         "runs": pages.series(given),
         "explain": explain(pages, where).record(),
         "list_pages": files,
     }
     _write(data, "summary", summary)
-    write_private(output / "index.html", _page())
     return rows
 
 

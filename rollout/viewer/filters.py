@@ -10,6 +10,8 @@ from gateway.errors import ConfigError
 SPLITS = {"train": "NOT validate AND step IS NOT NULL", "held-out": "validate", "evaluation": "step IS NULL"}
 TRUNCATED = ("turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", "time_limit", "filtered", "bad_summary")
 """Stop reasons of trajectories that were cut, as `StopReason.is_truncated` says."""
+UNREADABLE = "(unreadable call)"
+"""The name of calls that have none, also as a filter's text: an empty text is not a filter."""
 
 
 def quoted(text: str) -> str:
@@ -34,7 +36,8 @@ def _choice(column: str) -> Callable[[str], str]:
 
 
 def _has_key(column: str) -> Callable[[str], str]:
-    return lambda text: f"EXISTS (SELECT 1 FROM json_each({column}) WHERE key = {quoted(text)})"
+    key = f"coalesce(nullif(key, ''), {quoted(UNREADABLE)})"
+    return lambda text: f"EXISTS (SELECT 1 FROM json_each({column}) WHERE {key} = {quoted(text)})"
 
 
 def _split(text: str) -> str:

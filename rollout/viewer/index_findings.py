@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout.viewer.directory import GROUP
-from rollout.viewer.filters import TRUNCATED, condition, quoted
+from rollout.viewer.filters import TRUNCATED, UNREADABLE, condition, quoted
 from rollout.viewer.finding import Found, Scope, check
 
 STUCK_SHARE = 0.9
@@ -126,10 +126,11 @@ def failing_tools(scope: Scope) -> Iterator[Found]:
     for name, calls, errors in list(scope.directory.traces.query(statement)):
         if calls < FAILING_CALLS or errors < FAILING_SHARE * calls:
             continue
-        filters = {"failed_tool": name}
+        tool = name or UNREADABLE
+        filters = {"failed_tool": tool}
         entries = scope.examples(scope.condition(filters), sort=["-step", "reward"])
         yield Found(
-            about=name or "(unreadable call)",
+            about=tool,
             detail=f"{errors:,} of {calls:,} calls returned an error.",
             groups=[scope.group("with such a call", entries, filters)],
         )

@@ -28,18 +28,21 @@ LISTED = (
 class Pages(Directory):
     """Reads what the page shows from a directory of traces. For one thread."""
 
-    def state(self) -> dict[str, Any]:
-        """What there is: the directory's name, its runs, environments and number of trajectories."""
+    def state(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """What there is: the directory's name, and the runs, environments and number of the trajectories."""
+        where, runs = self.where(given), self.runs
+        source = f"FROM trajectories {f'WHERE {where}' if where else ''}"
         rows = self.traces.query(
             f"""SELECT environment, count(*) AS count, max(step) AS last_step, sum(withdrawn) AS withdrawn,
-            sum({SPLITS["held-out"]}) AS held_out, sum({SPLITS["train"]}) AS trained FROM trajectories GROUP BY 1"""
+            sum({SPLITS["held-out"]}) AS held_out, sum({SPLITS["train"]}) AS trained {source} GROUP BY 1"""
         )
         found: list[dict[str, Any]] = [dict(row) for row in rows]
+        own = {runs.name_of(row["file"]) for row in self.traces.query(f"SELECT DISTINCT file {source}")}
         return {
             "directory": self.traces.directory.resolve().name,
             "last_step": max((row["last_step"] for row in found if row["last_step"] is not None), default=None),
             "environments": [row["environment"] for row in found],
-            "runs": self.runs.names,
+            "runs": [name for name in runs.names if name in own],
         } | {name: sum(row[name] for row in found) for name in ("count", "withdrawn", "held_out", "trained")}
 
     def series(self, given: Mapping[str, str]) -> list[dict[str, Any]]:

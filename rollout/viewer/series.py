@@ -64,6 +64,8 @@ class _Cell:
         return means | {
             "count": count,
             "withdrawn": self.sums["withdrawn"],
+            "rewards": self.sums["rewards"],
+            "calls": self.sums["calls"],
             "reward": self.mean("reward", "rewards"),
             "errors": self.mean("errors", "calls"),
             "truncated": sum(self.stops[reason] for reason in TRUNCATED) / count,

@@ -52,6 +52,7 @@ _CACHED = 64
 
 Responder = Callable[[Pages, dict[str, str]], Any]
 ANSWERS: dict[str, Responder] = {
+    "state": lambda pages, given: pages.state(given),
     "runs": lambda pages, given: pages.series(given),
     "list": lambda pages, given: pages.list(given),
     "trajectory": lambda pages, given: pages.trajectory(given.get("id", "")),
@@ -138,15 +139,11 @@ def make_app(refreshing: Refreshing, reader: Reader[Pages], explaining: Explaini
         # Before the answer: should the index change meanwhile, it is kept under the older version and asked again. With
         # the generation, since SQLite counts versions by connection.
         version = (reader.generation, await reader.run(lambda pages: pages.version()))
-        if name == "state":
-            answer: Responder = lambda pages, _: pages.state()  # noqa: E731  # one of the others, with more in it
-        elif name in ANSWERS:
-            answer = ANSWERS[name]
-        else:
+        if name not in ANSWERS:
             raise ConfigError(f"there is no {name[:40]!r}", key="api")
         key = (version, name, *sorted(given.items()))
         if key not in kept:
-            kept[key] = await reader.run(lambda pages: to_json(answer(pages, given)))
+            kept[key] = await reader.run(lambda pages: to_json(ANSWERS[name](pages, given)))
             while len(kept) > _CACHED:
                 kept.popitem(last=False)
         if name == "state":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,31 @@ async def test_a_lease_directory_that_was_only_half_copied_is_removed(tmp_path: 
         with anyio.fail_after(20):
             while list(root.glob("lease-*")):  # noqa: ASYNC110  # another process removes it
                 await anyio.sleep(0.01)
+
+
+def nested(place: Path) -> Path:
+    """Directories deeper than Python's stack."""
+    subprocess.run(["mkdir", "-p", place / "/".join(["a"] * 1100)], check=True)
+    return place
+
+
+async def test_directories_deeper_than_pythons_stack_are_removed_and_those_after_them(tmp_path: Path) -> None:
+    async with Janitor(LeaseDirConfig(parent=str(tmp_path))) as janitor:
+        for _ in range(2):
+            made = nested(await janitor.directory())
+            janitor.emptied(made)
+            with anyio.fail_after(30):
+                while made.exists():  # noqa: ASYNC110  # another process removes it
+                    await anyio.sleep(0.01)
+
+
+async def test_a_deep_directory_of_a_worker_that_was_killed_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
+    async with Janitor(LeaseDirConfig(parent=str(tmp_path))):
+        (name,) = os.listdir(tmp_path)
+        stale = tmp_path / f"{name[:-8]}deadbeef"
+        nested(stale), (stale / ".lock").touch()
+        async with Janitor(LeaseDirConfig(parent=str(tmp_path))):
+            assert not stale.exists()
 
 
 HOARD = """

@@ -88,6 +88,9 @@ def test_lines_are_split_alike_however_they_arrive(chunks: list[bytes], limit: i
         (b'{"result":{"content":[]},"id":5,"jsonrpc":"2.0"}', 5),
         (b'{"result":{"content":[{"id":5}]}}', None),
         (b'{"jsonrpc":"2.0","id":17,"method":"sampling/createMessage"}', None),
+        (b'{"jsonrpc":"2.0","id":007,"result":{}}', None),
+        (b'{"jsonrpc":"2.0","id":"\\q","result":{}}', None),
+        (b'{"jsonrpc":"2.0","id":"\xff","result":{}}', None),
     ],
 )
 def test_the_id_of_a_dropped_answer_is_found_only_where_an_id_stands(line: bytes, answered: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -159,6 +160,16 @@ async def test_two_trajectories_cannot_share_the_directory(players_of: Seats, er
         other = player("b")
         assert "already holds 1 trajectories" in error_of(await other.ask(other.world, "reset", task=TASK, seed=1))
         assert read(place) == ASSIGNMENT.before
+
+
+def test_directories_deeper_than_pythons_stack_are_read_and_cleared(place: Path):
+    (place / "b.txt").write_text("b")
+    path = "/".join(["a"] * 1100)
+    subprocess.run(["mkdir", "-p", place / path], check=True)
+    (place / path / "c.txt").write_text("c")
+    assert list(read(place).items()) == [("b.txt", "b"), (f"{path}/c.txt", "c")]
+    lay_out(place, {"d.txt": "d"})
+    assert [entry.name for entry in place.iterdir()] == ["d.txt"]
 
 
 @pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.full)])

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp_types import Tool
 from worlds import play, saying, task
@@ -142,6 +143,26 @@ async def test_an_answer_that_comes_too_late_is_never_taken_for_the_next_one() -
         for kind in ("step", "reset"):  # the first one is not answered in time
             with pytest.raises(ToolError, match=r"the session is lost: no answer within 0\.2 s"):
                 await session.ask(Answer[Seen], kind, {})
+        await session.socket.close()
+
+
+async def test_an_answer_to_a_cancelled_request_is_never_taken_for_the_next_one() -> None:
+    asked = asyncio.Event()
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read(reader)
+        asked.set()
+        while (await read(reader))[0] == 1:  # answers late: one request for each answer behind
+            writer.write(frame(1, b'{"data": {"reward": 1}}'))
+
+    async with served(server) as url:
+        session = await Address(url=url, timeout_s=20, ping_s=20).open()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.ask, Answer[Seen], "step", {})
+            await asked.wait()
+            tasks.cancel_scope.cancel()
+        with pytest.raises(ToolError, match="the session is lost: a request was cancelled"):
+            await session.ask(Answer[Seen], "step", {})
         await session.socket.close()
 
 

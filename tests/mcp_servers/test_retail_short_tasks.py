@@ -184,6 +184,18 @@ def step_of(case: Case) -> str:
     return calls[0].name if calls else "tell"
 
 
+@pytest.mark.parametrize("reason", ["ordered_by_mistake", "found_cheaper"])
+async def test_a_cancellation_may_have_any_reason(retail_players: Seats, reason: str):
+    async with retail_players(slice_="wish_fitting") as player:
+        case = next(case for case in cases_of("wish_fitting", "test") if step_of(case) == "cancel_order")
+        (order,) = case.database.orders
+        one = player(case.task)
+        await one.begin(case.task, SHORT_TASKS["wish_fitting"].seed(case.task))
+        await one.call("cancel_order", order_id=order, reason=reason)
+        await one.say("Your order is cancelled.")
+        assert (await one.score())["score"] == 1.0
+
+
 async def test_a_state_that_is_guessed_or_told_among_all_states_is_worth_nothing(retail_players: Seats):
     async with retail_players(slice_="wish_fitting") as player:
         told = [case.task for case in cases_of("wish_fitting", "test")[:6] if step_of(case) == "tell"]

@@ -28,11 +28,19 @@ class Relay:
 
     def __post_init__(self) -> None:
         self._draws = {on_the_way: random.Random(f"{self.seed} {on_the_way}") for on_the_way in (True, False)}
+        self._open = set[anyio.CancelScope]()
+
+    def cut(self) -> None:
+        """End all connections, and whatever is sent from now on."""
+        self.share = 1.0
+        for each in self._open:
+            each.cancel()
 
     async def serve(self, client: SocketStream) -> None:
         try:
             async with client, await anyio.connect_tcp("127.0.0.1", self.port) as server:
                 async with anyio.create_task_group() as both:
+                    self._open.add(both.cancel_scope)
                     both.start_soon(self._pass, client, server, both.cancel_scope, True)
                     both.start_soon(self._pass, server, client, both.cancel_scope, False)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):

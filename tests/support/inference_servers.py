@@ -9,7 +9,7 @@ pass a token, without cache and without any of this project's decoding, so that 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,8 @@ class VLLMLike(Server):
     changes_prompt: bool = False
     text: str = "?"
     """Of each token."""
+    models: Sequence[Mapping[str, Any]] = ({"id": "tiny", "root": "tiny", "max_model_len": CONTEXT},)
+    """As /v1/models lists them."""
 
     @property
     def app(self) -> Starlette:
@@ -201,7 +203,7 @@ class VLLMLike(Server):
         return Starlette(routes=routes)
 
     async def _models(self, _: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "tiny", "root": "tiny", "max_model_len": CONTEXT}]})
+        return JSONResponse({"object": "list", "data": self.models})
 
     async def _complete(self, request: Request) -> Response:
         body = await request.json()

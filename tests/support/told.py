@@ -319,14 +319,14 @@ async def withdrawing(offered: Offered) -> None:
 SUMMARY = "So far two plums are noted, and the answer is not given yet."
 
 
-async def compacting(offered: Offered) -> None:
+async def compacting(offered: Offered, ask: str = "Summarise: ") -> None:
     """Has its conversation summarised by another one, whose text it goes on with."""
     async with conversing(offered) as talk:
         await talk.act(await talk.turn())
-        ask = [{"role": "user", "content": "Summarise: " + json.dumps(talk.messages)}]
+        asked = [{"role": "user", "content": ask + json.dumps(talk.messages)}]
         title = await talk.post(messages=[{"role": "user", "content": "A title?"}], tools=[])
         assert title.status_code == 200
-        summary = await talk.post(messages=ask, tools=[], model="policy-small")
+        summary = await talk.post(messages=asked, tools=[], model="policy-small")
         said = summary.json()["choices"][0]["message"]["content"]
         talk.messages[1:] = [{"role": "user", "content": f"This session continues another: {said}"}]
         await talk.act(await talk.turn())

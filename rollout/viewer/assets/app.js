@@ -137,7 +137,6 @@
     window.scrollTo(0, 0);
     Viewer.shown?.();
   }
-  Viewer.redraw = draw;
 
   // A trajectory does not change, and a form in use stays as it is.
   const isCalm = () =>

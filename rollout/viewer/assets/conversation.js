@@ -29,7 +29,7 @@
         class: `call ${each.is_error ? "error" : ""}`,
         "aria-label": `call of ${each.name}${each.is_error ? ", failed" : ""}`,
       },
-      el("header", {}, el("b", {}, each.name || "(unreadable call)"), details),
+      el("header", {}, el("b", {}, Viewer.toolName(each.name)), details),
       longText(simple, { kind: "arguments" }),
       each.coerced
         ? [el("small", {}, "sent in place of strings:"), longText(each.coerced, { kind: "arguments" })]

@@ -21,6 +21,9 @@
     where: ["SQL", "turns > 3 and reward < 0.5"],
   };
   const FIRST = ["text", "split", "step_from", "step_to", "reward_from", "reward_to", "stop", "failed_tool"];
+  // As `UNREADABLE` in `filters.py`.
+  Viewer.toolName = (name) => name || "(unreadable call)";
+  const hasTool = (counts, text) => Object.keys(counts).map(Viewer.toolName).includes(text);
   const has = (text, value) => text.split(",").includes(value);
   const HOLDS = {
     environment: (row, text) => has(text, row.environment),
@@ -33,8 +36,8 @@
     stop: (row, text) => has(text, row.stop_reason),
     task: (row, text) => row.task === text,
     uid: (row, text) => row.uid === text,
-    tool: (row, text) => Object.hasOwn(row.calls, text),
-    failed_tool: (row, text) => Object.hasOwn(row.errors, text),
+    tool: (row, text) => hasTool(row.calls, text),
+    failed_tool: (row, text) => hasTool(row.errors, text),
     mark: (row, text) => Object.hasOwn(row.marks, text),
     failure: (row, text) => row.failure !== null && has(text, row.failure),
     calls: (row, text) => JSON.stringify(sortedKeys(row.calls)) === JSON.stringify(sortedKeys(JSON.parse(text))),

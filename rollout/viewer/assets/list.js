@@ -41,12 +41,12 @@
   Viewer.ending = ending;
 
   function calls(row) {
-    const failed = Object.keys(row.errors);
+    const failed = Object.keys(row.errors).map(Viewer.toolName);
     return el(
       "span",
       {
         title: Object.entries(row.calls)
-          .map(([name, count]) => `${name} ${count}`)
+          .map(([name, count]) => `${Viewer.toolName(name)} ${count}`)
           .join(", "),
       },
       number(row.tool_calls),

@@ -21,15 +21,15 @@
     const parts = [several("run") ? each.run : null, several("environment") ? each.environment : null, each.split];
     return parts.filter(Boolean).join(" · ");
   };
-  Viewer.runLabel = name;
 
-  // Means over the trajectories of all steps. Validations of different steps are different policies on the same tasks:
-  // of held-out ones, those of the last step.
+  // Means over all steps; `over` is the column with the number of values in each step's mean. Validations of different
+  // steps are different policies on the same tasks: of held-out ones, those of the last step.
   function total(each) {
-    const weights = each.count.map((count, index) => (isCounted(each, index) ? count : 0));
-    const sum = weights.reduce((one, other) => one + other, 0);
-    const mean = (column) => {
-      const known = each[column].map((value, index) => [value, weights[index]]).filter(([value]) => value !== null);
+    const weights = (over) => each[over].map((count, index) => (isCounted(each, index) ? count : 0));
+    const sum = weights("count").reduce((one, other) => one + other, 0);
+    const mean = (column, over = "count") => {
+      const own = weights(over);
+      const known = each[column].map((value, index) => [value, own[index]]).filter(([value]) => value !== null);
       const weight = known.reduce((one, [, other]) => one + other, 0);
       return weight ? known.reduce((one, [value, other]) => one + value * other, 0) / weight : null;
     };
@@ -84,9 +84,9 @@
         el("th", { scope: "row" }, mark, Viewer.link(Viewer.filters.address("list", filterOf(each)), name(each, all))),
         el("td", {}, number(count)),
         el("td", {}, stepsOf(each)),
-        el("td", {}, Viewer.rewardChip(mean("reward"))),
+        el("td", {}, Viewer.rewardChip(mean("reward", "rewards"))),
         el("td", { class: "by-step" }, rewardByStep(each)),
-        el("td", {}, percent(mean("errors"))),
+        el("td", {}, percent(mean("errors", "calls"))),
         el("td", {}, number(mean("sampled"), 0)),
         el("td", {}, number(mean("turns"), 1)),
         el("td", { class: "ended" }, ended),

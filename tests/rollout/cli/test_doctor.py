@@ -158,6 +158,28 @@ def test_a_fixed_copy_gives_each_lease_what_the_servers_directory_holds(tmp_path
     assert again.status == 0 and again.json["servers"][0]["fit"] is True, again.out
 
 
+def test_the_servers_of_a_fixed_copy_share_no_place_in_the_directory_of_a_lease(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def entry(where: str) -> dict[str, Any]:
+        return {"command": sys.executable, "args": ["-I", "-S", STATE, where, "cell"]}
+
+    file, copy = tmp_path / "servers.json", tmp_path / "fixed.json"
+    entries = {"fixed": entry("${lease.dir}/state.txt")}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.txt").write_text(f"of {name}")
+        entries[name] = entry(str(tmp_path / name / "state.txt"))
+    file.write_text(json.dumps({"mcpServers": entries}))
+    assert doctor(str(file), server=["a", "b"], fix=copy) == 1
+    assert "args[3]: ${lease.dir}/data3/state.txt" in " ".join(capsys.readouterr().out.split())
+    fixed = json.loads(copy.read_text())
+    where = {name: each["args"][3].removeprefix("${lease.dir}/") for name, each in fixed["mcpServers"].items()}
+    assert where == {"fixed": "state.txt", "a": "data2/state.txt", "b": "data3/state.txt"}
+    template = Path(fixed["lease_dir"]["template"])
+    assert [(template / where[name]).read_text() for name in ("a", "b")] == ["of a", "of b"]
+
+
 def test_an_interruption_keeps_the_reports_that_are_finished(servers: Path) -> None:
     entries = json.loads(servers.read_text())["mcpServers"]
     with socket.create_server(("127.0.0.1", 0)) as listener:

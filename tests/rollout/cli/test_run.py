@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from commands import mcp_rollout
 
 from rollout.cli.new_server import new_server
@@ -97,6 +98,21 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert run(*arguments, "-n", "2", "--samples", "2", "--resume")["resumed"] == 1
     said = run(*arguments, "-n", "2", "--resume", "--split", "train", status=2)
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
+
+
+def test_a_changed_reward_is_refused_until_what_is_kept_is_scored_by_it(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ROOT / "configs" / "environments" / "calculator.yaml").read_text())
+    made, out, again = tmp_path / "calculator.yaml", tmp_path / "out", tmp_path / "out-rescored"
+    arguments = (made, "--engine", "expert", "-n", "2", "--resume", "--out")
+    made.write_text(yaml.safe_dump(raw))
+    run(made, "--engine", "expert", "-n", "1", "--out", out)
+    raw["reward"]["weights"] = {"valid_calls": 1.0}
+    made.write_text(yaml.safe_dump(raw))
+    said = run(*arguments, out, status=2)
+    assert f"{made}: reward.weights: is not what it was for the traces in {out}" in said and "`rescore`" in said
+    assert mcp_rollout("rescore", out, made).status == 0
+    report = run(*arguments, again)
+    assert report["resumed"] == 1 and report["environments"]["calculator"]["reward_parts"]["valid_calls"] == 1.0
 
 
 def test_a_run_says_how_much_was_sampled_a_second(tmp_path: Path) -> None:

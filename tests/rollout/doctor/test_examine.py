@@ -140,6 +140,13 @@ async def test_a_file_in_the_directory_of_a_lease_is_nobody_elses() -> None:
     assert (isolation(report), scope(report), report.fit) == ({"process": "no leak seen"}, "process", True)
 
 
+async def test_data_that_cannot_be_copied_ends_no_examination(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    report = await report_on(stdio("nowhere", "pure", env={"NOTES": str(tmp_path)}))
+    reason = f"its data cannot be copied: `{tmp_path}/fifo` is a named pipe"
+    assert report.notes == [f"nothing was written: {reason} (--allow-writes)"] and report.tools, report
+
+
 @pytest.mark.parametrize("more", [{"env": {"SHOP_API_KEY": "x"}}, {"url": ""}])
 async def test_what_has_credentials_or_is_behind_a_url_is_not_written_to_without_leave(
     tmp_path: Path, more: dict[str, Any]

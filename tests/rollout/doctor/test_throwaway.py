@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,18 @@ import pytest
 
 from gateway.config.models import ServerConfig
 from rollout.doctor.confined import abi
-from rollout.doctor.throwaway import Throwaway, why_not
+from rollout.doctor.throwaway import Throwaway, lease_places, why_not
 from rollout.doctor.tool_words import credentials_of
 
 pytestmark = pytest.mark.skipif(abi() < 4, reason="needs Landlock with rules for the network (Linux 6.7)")
 
 
+def unprepared(root: Path, entry: ServerConfig, *others: ServerConfig) -> Throwaway:
+    return Throwaway(root=root, entry=entry, page_port=0, word="probe", places=lease_places([*others, entry]))
+
+
 def throwaway(tmp_path: Path, **entry: Any) -> Throwaway:
-    made = Throwaway(root=tmp_path / "throwaway", entry=ServerConfig(**entry), page_port=0, word="probe")
+    made = unprepared(tmp_path / "throwaway", ServerConfig(**entry))
     assert made.prepare() == ""
     return made
 
@@ -75,10 +80,50 @@ def test_data_beyond_a_bound_is_not_copied_and_nothing_is_written(tmp_path: Path
         (data / f"{number}.txt").touch()
     os.truncate(data / "0.txt", size)
     entry = ServerConfig(**python("pass", str(data)))
-    assert Throwaway(root=tmp_path / "within", entry=entry, page_port=0, word="probe").prepare() == ""
+    assert unprepared(tmp_path / "within", entry).prepare() == ""
     (data / "more.txt").write_text("x")
-    refused = Throwaway(root=tmp_path / "beyond", entry=entry, page_port=0, word="probe").prepare()
-    assert refused.startswith(f"{data} is too large to copy")
+    assert unprepared(tmp_path / "beyond", entry).prepare().startswith(f"{data} is too large to copy")
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        (stat.S_IFIFO | 0o600, "is a named pipe"),
+        (stat.S_IFSOCK | 0o600, "No such device or address"),
+        pytest.param(
+            stat.S_IFREG,
+            "Permission denied",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file"),
+        ),
+    ],
+    ids=["FIFO", "socket", "unreadable"],
+)
+def test_data_that_cannot_be_copied_is_named_with_the_reason(tmp_path: Path, mode: int, reason: str) -> None:
+    file = tmp_path / "data" / "more" / "odd"
+    file.parent.mkdir(parents=True)
+    os.mknod(file, mode)
+    refused = unprepared(tmp_path / "made", ServerConfig(**python("pass", str(tmp_path / "data")))).prepare()
+    assert refused.startswith("its data cannot be copied: ") and str(file) in refused and reason in refused
+
+
+def test_data_of_one_name_has_a_place_for_each_in_the_directory_of_a_lease(tmp_path: Path) -> None:
+    a, b, c, notes = (str(tmp_path / name) for name in ("a/files", "b/files", "c/files", "notes.txt"))
+    os.makedirs(a)
+    os.makedirs(b)
+    named = ServerConfig(command="x", args=("${lease.dir}/notes.txt",))
+    other = ServerConfig(command="x", args=(c, a))  # what both name stays one place
+    made = unprepared(tmp_path / "made", ServerConfig(**python("pass", a, f"--more={b}", notes)), other, named)
+    assert made.prepare() == ""
+    changes = made.own_directory(("data/new", "data1/new", "data2/notes.txt"))
+    places = ("${lease.dir}/data2/files", "--more=${lease.dir}/data3/files", "${lease.dir}/data4/notes.txt")
+    assert changes.args == dict(enumerate(places, start=2))
+    assert changes.data == {"data2/files": a, "data3/files": b}
+
+
+def test_what_can_be_no_path_or_has_no_name_is_no_error() -> None:
+    assert lease_places([ServerConfig(**python("x" * 300))]) == {}
+    places = lease_places([ServerConfig(**python("pass", ".", "..", "~no-such-user/a.db"))])
+    assert list(places.values()) == ["root", "data2/root", "a.db"]
 
 
 FORBIDDEN = {

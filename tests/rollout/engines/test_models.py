@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from inference_servers import Generator, Server, SGLangLike, VLLMLike
+from inference_servers import CONTEXT, Generator, Server, SGLangLike, VLLMLike
 from mcp.server.mcpserver import MCPServer
 from serving import listening
 from typer.testing import CliRunner
@@ -185,6 +185,32 @@ async def test_an_engine_that_cannot_play_is_refused_at_the_start_with_a_remedy(
     assert "no model directory" in await refused(str(tmp_path)) or "no tokenizer" in await refused(str(tmp_path))
     assert "--tokenizer: no such directory: /no/where" in await refused(str(model), tokenizer="/no/where")
     assert "--engine: no such directory: /no/where" in await refused("/no/where")
+
+
+async def test_the_model_that_is_named_plays_with_the_tokenizer_and_length_of_the_one_it_adapts(
+    model: Path, generator: Generator, tmp_path: Path
+) -> None:
+    base = {"id": "tiny", "root": str(model), "max_model_len": CONTEXT}
+    # As vLLM lists what --lora-modules names.
+    adapters = [{"id": f"tuned-{number}", "root": str(tmp_path), "parent": "tiny"} for number in range(12)]
+    server = VLLMLike(generator, models=[base, *adapters])
+    async with listening(server.app) as address:
+        for given, plays in ((None, "tiny"), ("tuned-3", "tuned-3")):
+            async with opened_engine(EngineOptions(engine=address, model=given)) as engine:
+                assert (engine.name, engine.context_tokens) == (f"openai:{plays}", CONTEXT)
+                await (await policy(engine)).generate(PROMPT, max_tokens=1, turn=0)
+            assert server.requests[-1]["model"] == plays
+        said = await refused(address, model="tuned")
+    assert "--model" in said and "lists no 'tuned' (one of tiny, tuned-0, " in said and said.endswith("tuned-8)")
+
+
+async def test_an_option_that_an_engine_does_not_read_is_refused(model: Path, generator: Generator) -> None:
+    for engine in ("expert", "recorded:outputs/eval", str(model)):
+        assert f"--model: {engine} does not read it" in await refused(engine, model="tiny", body={"top_p": None})
+        assert f"--body: {engine} does not read it" in await refused(engine, body={"top_p": None})
+    async with listening(SGLangLike(generator).app) as address:
+        assert f"--model: {address} does not read it" in await refused(address, tokenizer=str(model), model="tiny")
+        assert f"--body: {address} does not read it" in await refused(address, model="tiny", body={"top_p": None})
 
 
 async def test_a_model_directory_that_is_not_whole_is_refused_with_what_is_wrong(model: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
+from structlog.testing import capture_logs
 from worlds import environment, opened
 
 from gateway import ConfigError
@@ -15,7 +16,7 @@ from rollout.environment.rows import environment_tasks
 
 pytestmark = pytest.mark.anyio
 
-PROMPTLESS = MCPServer("promptless")
+PROMPTLESS, LONG = MCPServer("promptless"), MCPServer("long")
 SERVERS = {"shop": MCPServer("shop", instructions="Sell."), "mute": MCPServer("mute")}
 
 
@@ -39,6 +40,22 @@ def tasks(split: str, limit: int) -> dict[str, Any]:
 def without_prompts(split: str, limit: int) -> dict[str, Any]:
     """Tasks."""
     return {"tasks": [{"task": "sell", "seed": 3}]}
+
+
+@LONG.tool(name="tasks", meta={"mcp-rollout/role": "tasks"})
+def many(split: str, limit: int) -> dict[str, list[dict[str, str | int]]]:
+    """Tasks."""
+    return {"tasks": [{"task": f"sell-{number}", "seed": number, "prompt": "A plum."} for number in range(5_000)]}
+
+
+async def test_a_long_list_of_tasks_has_an_output_schema_and_passes_without_a_warning() -> None:
+    servers = {"long": LONG}
+    async with opened(environment(servers, tasks={"server": "long"}), servers) as gateway:
+        (definition,) = gateway.catalogue["long"]
+        assert definition.output_schema is not None
+        with capture_logs() as logs:
+            tasks = await environment_tasks(environment(servers, tasks={"server": "long"}), gateway, "train", None)
+    assert len(tasks) == 5_000 and not logs
 
 
 async def test_a_row_that_would_be_empty_is_one_error() -> None:

@@ -196,6 +196,7 @@ async def test_a_limit_in_the_middle_leaves_the_draft_undelivered(tmp_path: Path
     trace = await play({"judge": server}, saying("Two."), tmp_path, limits=limits, agent=agent, reward=reward)
     assert trace.stop_reason is StopReason.TURN_LIMIT
     assert trace.messages[-1]["content"] == reflect.CRITIQUE  # on record, and read by no generation
+    assert judged == [trace.messages[: trace.opening]]  # without the draft
     assert trace.response_ids == ByteTokens().encode("Two." + IM_END)
 
 

@@ -1,6 +1,8 @@
 """An export holds conversations that a chat template renders: those worth imitating, or a better and a worse one."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,26 @@ def test_the_best_of_a_row_is_paired_with_its_worst_while_their_rewards_lie_apar
     assert rows[0]["prompt"] == list(PROMPT) and rows[0]["tools"] == TOOLS["shop"]
     assert rows[0]["prompt"] + rows[0]["chosen"] == sft_row(better, TOOLS)["messages"]
     assert rows[0]["rejected"][0]["role"] == "assistant" and rows[0]["rejected"][-1]["content"] == "There is tea."
+
+
+def test_pairs_take_the_memory_of_a_few_trajectories_however_many_there_are(tmp_path: Path) -> None:
+    count, text = 100, "Tea. " * 20_000
+
+    def traces() -> Iterator[Trace]:
+        for number in range(count):
+            trace = replace(played(number / count), id=f"t{number}")
+            trace.messages[-2]["content"] = f"{text}{number}"
+            yield trace
+
+    tracemalloc.start()
+    try:
+        done = export_preferences(traces(), tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert done == Exported(rows=25, left_out=50, without_pair=50) and most < count * len(text) / 4
+    assert exported(tmp_path / "pairs.jsonl")[-1]["chosen"][-1]["content"] == f"{text}75"
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
 
 
 def test_only_trajectories_of_the_same_row_and_tools_are_paired(tmp_path: Path) -> None:

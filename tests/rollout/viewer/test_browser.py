@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from browsing import browsing, viewing
-from viewed_traces import HOSTILE_ID, hostile, training, tree
+from viewed_traces import HOSTILE_ID, hostile, order, run_record, training, tree
 
+from rollout.environment.task import Origin
 from rollout.trace.reader import Traces
+from rollout.trace.store import TraceStore
 from rollout.viewer.export import export_html
 
 DRAWN = "main:not([aria-busy]) > *"
@@ -38,9 +40,12 @@ def served(directory: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def exported(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    output = tmp_path_factory.mktemp("export")
+    return exported_to(tmp_path_factory.mktemp("export"), directory, count=32 + 6 + 1)
+
+
+def exported_to(output: Path, directory: Path, *, count: int) -> str:
     with Traces(directory) as traces:
-        assert export_html(traces, output) == 32 + 6 + 1
+        assert export_html(traces, output) == count
     return (output / "index.html").as_uri()
 
 
@@ -216,6 +221,38 @@ def test_held_out_figures_are_those_of_the_last_step_and_shown_by_step(page: Any
     assert shown[:3] == ["3", "4, the last one", "0.33"] and shown[3].split() == ["0:", "0", "4:", "0.33"]
     row.get_by_role("link", name="run · shop · held-out").click()
     page.locator("#total").get_by_text("3 of 39").wait_for()
+
+
+def test_figures_of_several_steps_weigh_trajectories_and_calls_and_not_steps(browser: Any, tmp_path: Path) -> None:
+    run, store = run_record(tmp_path / "traces"), TraceStore(tmp_path / "traces")
+    for step, sample in ((1, 0), (1, 1), (1, 2), (2, 0)):
+        trace = order(Origin(row=0, sample=sample, step=step), run, is_right=step == 1)
+        if step == 1 and sample > 0:
+            trace.fail("server_unavailable", "gone")
+            trace.reward, trace.turns[0].tools, trace.turns[1].tools, trace.tool_calls = None, [], [], 0
+        store.append(trace)
+    page = browser.new_page()
+    page.goto(f"{exported_to(tmp_path / 'page', tmp_path / 'traces', count=4)}#/runs")
+    row = page.get_by_label("runs", exact=True).locator("tbody tr")
+    shown = [cell.strip() for cell in row.get_by_role("cell").all_inner_texts()]
+    # Rewards 1 of one trajectory and 0 of one, an error in none of two calls and in one of two.
+    assert (shown[0], shown[2], shown[4]) == ("4", "0.50", "25%")
+    page.close()
+
+
+def test_an_export_lists_the_trajectories_of_unreadable_calls(browser: Any, tmp_path: Path) -> None:
+    run, store = run_record(tmp_path / "traces"), TraceStore(tmp_path / "traces")
+    for sample, name in enumerate(("track", "")):
+        trace = order(Origin(row=0, sample=sample, step=1), run, is_right=False)
+        trace.turns[1].tools[0].name = name
+        store.append(trace)
+    page = browser.new_page()
+    page.goto(exported_to(tmp_path / "page", tmp_path / "traces", count=2))
+    finding = page.get_by_role("article", name="Low reward: (unreadable call) returned an error")
+    finding.get_by_role("link", name="all 1 in the list").click()
+    page.locator("#total").get_by_text("1 of 2").wait_for()
+    assert "(unreadable call) failed" in page.locator("tbody tr").inner_text()
+    page.close()
 
 
 def test_a_link_to_a_turn_or_a_token_leaves_the_trajectory_in_sight(page: Any) -> None:

@@ -110,6 +110,23 @@ def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) ->
     assert "A tool that nearly always fails: track" in titles(written(tmp_path, traces))
 
 
+def test_findings_of_unreadable_calls_lead_to_their_trajectories(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [False] * 5 + [True] * 3)
+    for trace in traces[:5]:
+        trace.turns[1].tools[0].name = ""  # as `Format.unreadable` records them
+    found = {each.title: each for each in written(tmp_path, traces).findings}
+    low, failing = (
+        found["Low reward: (unreadable call) returned an error"],
+        found["A tool that nearly always fails: (unreadable call)"],
+    )
+    assert "in 5 of them (100%; of the others 0%)" in low.detail and failing.detail.startswith("5 of 5 calls")
+    with Traces(tmp_path) as traces_read:
+        for finding in (low, failing):
+            (linked,) = finding.groups
+            listed = Pages(traces_read).list(linked.filters or {})["rows"]
+            assert [row["sample"] for row in listed] == [0, 1, 2, 3, 4] and linked.total == 5
+
+
 def test_a_part_that_is_always_lowest_is_stuck(tmp_path: Path) -> None:
     found = written(tmp_path, group(tmp_path, 1, [True, False]))
     assert "Reward stuck in one part: polite" in titles(found)

@@ -92,6 +92,7 @@ def test_means_are_by_run_split_and_step(pages: Pages) -> None:
     train = found["one", "train"]
     assert train["steps"] == [1, 2, 3, 4] and train["reward"] == [0.25, 0.5, 0.75, 1.0]
     assert train["spread"] == [1.0, 1.0, 1.0, 0.0] and train["flat_groups"] == [0.0, 0.0, 0.0, 1.0]
+    assert train["rewards"] == [8, 8, 8, 8] and train["calls"] == [16, 16, 16, 16]
     assert train["errors"] == [0.375, 0.25, 0.125, 0.0] and train["stops"][0] == {"user_done": 8}
     assert found["one", "held-out"]["reward"] == [0.0, pytest.approx(1 / 3)]
 
@@ -164,4 +165,4 @@ def test_numbers_that_json_lacks_become_null_and_texts_stay(tmp_path: Path) -> N
     with Traces(tmp_path) as traces:
         pages = Pages(traces)
         (row,) = pages.list({})["rows"]
-        json.loads(to_json([pages.state(), pages.series({}), pages.trajectory(row["id"]), pages.tokens(row["id"])]))
+        json.loads(to_json([pages.state({}), pages.series({}), pages.trajectory(row["id"]), pages.tokens(row["id"])]))
