@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import Field
 
 from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment
-from rollout.environment.sections import Strategy, ThinkingContext
-from rollout.loop.agent import Reopens, build_agent
+from rollout.environment.sections import Strategy
 from rollout.loop.limits import Limits
+from rollout.training.samples import several_samples
 from rollout.training.settings import TrainingSettings
 
 
@@ -75,13 +75,11 @@ class Settings(TrainingSettings):
             raise ConfigError(problem, file=environment.file or None, key="strategy.use", remedy=remedy)
         if self.normalise_rewards:
             return
-        drops = environment.thinking.context is ThinkingContext.DROP_PREVIOUS
-        for key, holds, what in (
-            ("thinking.context", drops, "drop_previous makes"),
-            ("strategy.use", use is Strategy.COMPACT, "compact makes"),
-            ("agent.use", isinstance(build_agent(environment), Reopens), "a program may make"),
-        ):
-            if holds:
-                problem = f"{what} several rows of a trajectory, which AReaL's reward_norm takes for siblings"
-                remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep one context"
-                raise ConfigError(problem, file=environment.file, key=key, remedy=remedy)
+        problem = "several rows of a trajectory, which AReaL's reward_norm takes for siblings"
+        remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep one context"
+        raise_all(
+            [
+                ConfigError(f"{what} {problem}", file=environment.file, key=key, remedy=remedy)
+                for key, what in several_samples(environment).items()
+            ]
+        )

@@ -322,7 +322,10 @@ class Turns:
     async def aside(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int | None
     ) -> Aside:
-        """Let the policy answer a conversation beside this one. It is in no segment, unless `tell` is given it."""
+        """Let the policy answer a conversation beside this one. It is in no segment, unless `tell` is given it.
+
+        It is no longer than a sample may be. Raises TrajectoryOver where it does not fit, as where `tell` does not.
+        """
         await self._admit()
         with self._operation():
             tokens, limits = self._context.tokens, self.limits
@@ -330,7 +333,12 @@ class Turns:
             most = [limits.response_tokens, *filter(None, (limits.tokens_per_turn, max_tokens))]
             if limits.context_tokens is not None:
                 most.append(limits.context_tokens - len(prompt))
-            _require(min(most) >= 1, f"a request of {len(prompt)} tokens leaves no room in the engine's context")
+            if limits.prompt_tokens is not None:
+                most.append(limits.prompt_tokens + limits.response_tokens - len(prompt))
+            if min(most) < 1:
+                _require(self._trace.turns, f"a first request of {len(prompt)} tokens leaves no room to answer it")
+                self._trace.stop_reason = StopReason.TOKEN_LIMIT
+                raise TrajectoryOver
             completion = await self._policy.generate(list(prompt), max_tokens=min(most), turn=len(self._trace.turns))
             return Aside(await tokens.parse(completion.ids, tools), prompt, completion)
 

@@ -19,6 +19,8 @@ from rollout.environment.sections import AgentOverride, FiltersConfig, Section, 
 
 WORKERS_KEY = "actor_rollout_ref.rollout.agent.num_workers"
 """Where verl's configuration has the number of its agent-loop workers."""
+_DECIDING = {"use", "action", "tokens"}
+"""Keys that decide whether others of their section have an effect."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Config = TypeVar("Config", bound=GatewayConfig)
@@ -28,10 +30,11 @@ def override_of(section: type[Section]) -> type[BaseModel]:
     """Build the model of a trainer's override: the fields of `section`, each optional and None by default.
 
     The constraints of single fields and the rules for nested sections apply. Validators that compare several fields do
-    not: an override is only a part of the section it changes.
+    not, since an override is only a part of the section it changes: `overridden` applies them.
 
     Example:
-        `ThinkingOverride = override_of(ThinkingConfig)`, and later `overridden(environment.thinking, given)`.
+        `ThinkingOverride = override_of(ThinkingConfig)`, and later
+        `overridden(environment.thinking, given, file=environment.file, key="thinking")`.
     """
     fields: dict[str, Any] = {}
     for name, field in section.model_fields.items():
@@ -45,15 +48,31 @@ def override_of(section: type[Section]) -> type[BaseModel]:
     return create_model(f"{section.__name__}Override", __config__=Section.model_config, **fields)
 
 
-def overridden(own: Model, override: BaseModel) -> Model:
-    """Return `own` with the values that `override` gives; fields that are None in `override` keep theirs."""
+def overridden(own: Model, override: BaseModel, *, file: str, key: str) -> Model:
+    """Return `own` with the values that `override` gives; fields that are None in `override` keep theirs.
+
+    Args:
+        file: The environment's file, for errors.
+        key: Where the override is given, for errors.
+
+    Raises:
+        ConfigError: the override gives an option without an effect, which an environment's file may not have either.
+            Beside `use` it may: a run that names its strategy can keep the options of others.
+    """
     given: dict[str, Any] = {}
     for name in type(override).model_fields:
         value = getattr(override, name)
         if isinstance(value, BaseModel):
-            given[name] = overridden(getattr(own, name), value)
+            given[name] = overridden(getattr(own, name), value, file=file, key=f"{key}.{name}")
         elif value is not None:
             given[name] = value
+    # Of a section below, which has been validated above, only whether it is given.
+    changed: dict[str, Any] = {
+        name: {} if isinstance(given[name], BaseModel) else given[name]
+        for name in override.model_dump(exclude_defaults=True)
+    }
+    if changed and "use" not in changed:
+        validate(type(own), own.model_dump(include=_DECIDING) | changed, file=file, key=key)
     return own.model_copy(update=given)
 
 
@@ -146,17 +165,14 @@ class TrainingSettings(BaseModel):
         limits = self.model_dump(
             include={"wall_clock_s", "attempts", "tokens_per_turn", "tell_budget"}, exclude_none=True
         )
-        reward = environment.reward
-        if self.reward_weights is not None:
-            given = {**reward.model_dump(), "weights": self.reward_weights}
-            reward = validate(RewardConfig, given, file=None, key=self.key)
+        file, key = environment.file, self.key
         sections = {
             "limits": environment.limits.model_copy(update=limits),
-            "thinking": overridden(environment.thinking, self.thinking),
-            "filters": overridden(environment.filters, self.filters),
-            "strategy": overridden(environment.strategy, self.strategy),
-            "reward": reward,
-            "agent": self.agent.applied_to(environment.agent, file=environment.file, key=f"{self.key}.agent"),
+            "thinking": overridden(environment.thinking, self.thinking, file=file, key=f"{key}.thinking"),
+            "filters": overridden(environment.filters, self.filters, file=file, key=f"{key}.filters"),
+            "strategy": overridden(environment.strategy, self.strategy, file=file, key=f"{key}.strategy"),
+            "reward": self.reward_of(environment),
+            "agent": self.agent.applied_to(environment.agent, file=file, key=f"{key}.agent"),
         }
         bounds = self.model_dump(include={"max_sessions", "lease_timeout_s"}, exclude_none=True)
         hosts = self.hosts or environment.hosts
@@ -164,13 +180,20 @@ class TrainingSettings(BaseModel):
             environment.model_copy(update=sections | bounds | {"hosts": hosts}),
             # Elsewhere each host bounds its own sessions and processes, for all workers together.
             1 if hosts else workers_per_node,
-            file=environment.file or None,
+            file=file or None,
             workers_key=self.workers_key,
         )
 
+    def reward_of(self, environment: Environment) -> RewardConfig:
+        """The environment's reward with the trainer's weights. Raises ConfigError where they name no part of it."""
+        if self.reward_weights is None:
+            return environment.reward
+        given = {**environment.reward.model_dump(), "weights": self.reward_weights}
+        return validate(RewardConfig, given, file=None, key=self.key)
+
 
 def share(config: Config, workers_per_node: int, *, file: str | None = None, workers_key: str = WORKERS_KEY) -> Config:
-    """The configuration with one worker's share of the sessions and processes that a node may have.
+    """The configuration with one worker's share of the sessions and processes that a node may have, and keeps warm.
 
     Args:
         file: The file that the configuration was read from, for errors.
@@ -193,9 +216,12 @@ def share(config: Config, workers_per_node: int, *, file: str | None = None, wor
         ]
     )
     servers = {
-        name: entry.model_copy(update={"max_processes": entry.max_processes // workers_per_node})
-        if entry.max_processes is not None
-        else entry
+        name: entry.model_copy(
+            update={
+                "min_ready": -(-entry.min_ready // workers_per_node),
+                "max_processes": entry.max_processes and entry.max_processes // workers_per_node,
+            }
+        )
         for name, entry in config.servers.items()
     }
     return config.model_copy(update={"max_sessions": config.max_sessions // workers_per_node, "servers": servers})
@@ -206,7 +232,7 @@ def reward_parts(settings: TrainingSettings) -> tuple[str, ...]:
     parts: set[str] = set()
     for name in environment_names(settings.environments_dir):
         try:
-            parts.update(load_environment(name, settings.environments_dir).reward.reported)
+            parts.update(settings.reward_of(load_environment(name, settings.environments_dir)).reported)
         except ConfigError:
-            continue  # perhaps the lock, or another file beside environments; a row that names it is refused on loading
+            continue  # the lock, another file, an environment of other runs; a row that names it is refused on loading
     return tuple(sorted(parts))

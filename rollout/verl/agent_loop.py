@@ -74,7 +74,7 @@ class MCPAgentLoop(AgentLoopBase):
         Never raises but for a cancellation from outside.
 
         Returns:
-            One sample, or under v1 one for each segment of the context (`drop_previous`, `single_turn`). For a
+            One sample, or under v1 one for each segment of the context (`rollout.training.samples`). For a
             withdrawn trajectory, what keeps it out of training: an empty list (v1) or a masked token (v0).
         """
         trace = Trace.begin(uuid4().hex, UNREADABLE, origin_of(row, _BATCH.get()))

@@ -21,7 +21,7 @@ from verl.trainer.ppo.core_algos import register_adv_est
 from rollout.verl.advantages import ByTurn, step_grpo, tree_grpo
 from rollout.verl.rolled_out import COLUMN, TURNS_COLUMN, RolledOut
 from rollout.verl.settings import ESTIMATORS, AdvantagesConfig
-from rollout.verl.trained_batch import real_keys
+from rollout.verl.trained_batch import own_samples, real_keys
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ def read(batch: tq.KVBatchMeta, settings: AdvantagesConfig) -> Batch:
     """Read the columns of a batch."""
     keys = real_keys(batch)
     rows = {key: row for row, key in enumerate(batch.keys)}
-    data = tq.kv_batch_get(keys, str(batch.partition_id), select_fields=[TURNS_COLUMN, COLUMN])
+    columns = _columns(keys, str(batch.partition_id))
     last: dict[str, int] = {}
     for key in keys:
         session, _, output = key.rpartition("_")
@@ -72,15 +72,32 @@ def read(batch: tq.KVBatchMeta, settings: AdvantagesConfig) -> Batch:
     numbers: dict[str, int] = {}
     samples: list[Sample] = []
     trajectories: list[dict[str, Any]] = []
-    for key, turns, column in zip(keys, data[TURNS_COLUMN], data[COLUMN], strict=True):
+    for key in keys:
         session, _, output = key.rpartition("_")
+        turns, of_trajectory = columns[key]
         if session not in numbers:
             numbers[session] = len(numbers)
-            of_trajectory: Any = getattr(column, "data", column)
             trajectories.append({"uid": key.rsplit("_", 2)[0], **of_trajectory})
         is_last = int(output) == last[session]
         samples.append(Sample(row=rows[key], trajectory=numbers[session], is_last=is_last, turns=turns))
     return Batch(samples=samples, trajectories=trajectories, settings=settings)
+
+
+def _columns(keys: list[str], partition: str) -> dict[str, tuple[torch.Tensor, dict[str, Any]]]:
+    """By key, the turns of the tokens and the fields of the trajectory.
+
+    A trajectory of another agent is a chain of one turn, which is compared in the row alone, as by `grpo`.
+    """
+    found: dict[str, tuple[torch.Tensor, dict[str, Any]]] = {}
+    if own := list(own_samples(keys)):
+        data = tq.kv_batch_get(own, partition, select_fields=[TURNS_COLUMN, COLUMN])
+        fields: list[Any] = [getattr(column, "data", column) for column in data[COLUMN]]
+        found.update(zip(own, zip(data[TURNS_COLUMN], fields, strict=True), strict=True))
+    if others := [key for key in keys if key not in found]:
+        masks = tq.kv_batch_get(others, partition, select_fields=["response_mask"])["response_mask"]
+        for key, mask in zip(others, masks, strict=True):
+            found[key] = mask - 1, {"turns": 1, "tree": key}
+    return found
 
 
 def by_token(

@@ -35,6 +35,7 @@ from rollout.environment.row_validation import (
 )
 from rollout.environment.startup import opened
 from rollout.environment.validation import LOCK_KEY, refuse_differences
+from rollout.loop.thinking import check_thoughts
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
 from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
@@ -50,7 +51,6 @@ from rollout.verl.settings import (
     check_model_length,
     check_place,
     check_seed,
-    check_thinking,
     context_tokens,
     read_template,
     workers_per_node,
@@ -159,7 +159,7 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         with faults.collected():
             environment = _environment(row, settings, config)
             environments.append(environment)
-            faults.check(check_thinking, environment, config)
+            faults.check(check_thoughts, environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
             faults.check(check_strategy, environment, config, settings)
             check_shards(environment, config)
             warn_of_several_updates(environment, config)

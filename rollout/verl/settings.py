@@ -13,9 +13,8 @@ from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART
-from rollout.environment.sections import Section, ThinkingContext
+from rollout.environment.sections import Section
 from rollout.loop.limits import Limits
-from rollout.loop.thinking import check_thoughts
 from rollout.tokens.chat_template import read_chat_template
 from rollout.training.settings import TrainingSettings, reward_parts
 from rollout.verl.custom_reward import CustomReward, verls_reward, with_verls_reward
@@ -177,18 +176,6 @@ def limits_for(environment: Environment, rollout: DictConfig) -> Limits:
         assistant_turns=rollout.multi_turn.max_assistant_turns,
         user_turns=rollout.multi_turn.max_user_turns,
     )
-
-
-def check_thinking(environment: Environment, config: DictConfig) -> None:
-    """Raises ConfigError if the environment's thinking policy needs another trainer or another tool format."""
-    if environment.thinking.context is ThinkingContext.DROP_PREVIOUS and not config.trainer.use_v1:
-        raise ConfigError(
-            "drop_previous makes several training samples of one trajectory, and verl's v0 trainer takes one",
-            file=environment.file,
-            key="thinking.context",
-            remedy="set trainer.use_v1=True, or keep the thinking",
-        )
-    check_thoughts(environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
 
 
 def check_model_length(config: DictConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
@@ -14,6 +14,7 @@ from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.sections import BranchAt, CompactConfig, Strategy
 from rollout.loop.compaction import check_compaction
+from rollout.training.samples import STRATEGY_KEY, several_samples
 from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, groups_per_update, limits_for
 from rollout.verl.trainer_checks import MODULES_KEY, external_modules, uses_our_trainer
 
@@ -21,6 +22,7 @@ _KEY = "algorithm.adv_estimator"
 log = structlog.get_logger(__name__)
 _VOTING = ("grpo", *ESTIMATORS)
 """Estimators in which each trajectory has one vote, however many samples it has."""
+_SEVERAL = "several samples of a trajectory, and more samples would mean more optimizer steps of a batch"
 
 
 def registered_estimators() -> set[str]:
@@ -88,15 +90,15 @@ def check_strategy(environment: Environment, config: DictConfig, settings: Setti
         ConfigError: the number of optimizer steps would grow with the number of turns, or a tree would have no branch.
     """
     strategy = environment.strategy
+    if not config.trainer.use_v1:
+        _check_v0(environment)
+        return
+    _check_several_samples(environment, config)
     if strategy.use is Strategy.CHAIN:
         return
     if strategy.use is Strategy.COMPACT:
-        _check_several_samples(config, "compact", "each context")
         limits = limits_for(environment, config.actor_rollout_ref.rollout)
         check_compaction(environment, limits, place=_place(environment, settings, "compact", "at_tokens"))
-        return
-    if not config.trainer.use_v1:
-        log.warning("verl's v0 trainer rolls out chains", environment=environment.name, strategy=strategy.use.value)
         return
     if _validates(config):
         log.info("validation rolls out chains", environment=environment.name, strategy=strategy.use.value)
@@ -104,7 +106,6 @@ def check_strategy(environment: Environment, config: DictConfig, settings: Setti
         _check_tree(environment, config, settings)
     else:
         _warn_of_short_completions(environment, config)
-        _check_several_samples(config, "single_turn", "each turn")
 
 
 def _validates(config: DictConfig) -> bool:
@@ -145,26 +146,56 @@ def _place(environment: Environment, settings: Settings, strategy: str, option: 
     return environment.file or None, key
 
 
-def _check_several_samples(config: DictConfig, strategy: str, unit: str) -> None:
-    """Validate that trajectories of several samples, one of each unit, can be trained on."""
-    actor, batch = config.actor_rollout_ref.actor, groups_per_update(config)
-    needed = f"makes a sample of {unit}, and more samples would mean more optimizer steps of a batch"
+def _check_v0(environment: Environment) -> None:
+    """Validate that a trajectory is one sample, and report where chains take a strategy's place."""
+    chain, strategy = environment.as_chain, environment.strategy.use.value
+    problem = "several training samples of one trajectory, and verl's v0 trainer takes one"
+    remedy = "set trainer.use_v1=True, or keep one context"
+    raise_all(
+        [
+            ConfigError(f"{what} {problem}", file=environment.file, key=key, remedy=remedy)
+            for key, what in several_samples(chain).items()
+        ]
+    )
+    if chain is not environment:
+        log.warning("verl's v0 trainer rolls out chains", environment=environment.name, strategy=strategy)
+
+
+def _check_several_samples(environment: Environment, config: DictConfig) -> None:
+    """Validate that trajectories of several samples can be trained on.
+
+    A strategy makes them of most trajectories, and is refused; of what else may make them is warned.
+    """
     faults = Faults()
+    for key, what in several_samples(environment).items():
+        if key == STRATEGY_KEY:
+            faults += [*_step_faults(config, what), *_vote_faults(config, what)]
+            continue
+        for fault in _vote_faults(config, what):
+            log.warning(fault.problem, environment=environment.name, key=fault.key, remedy=fault.remedy)
+    raise_all(faults)
+
+
+def _step_faults(config: DictConfig, what: str) -> Iterator[ConfigError]:
+    actor, batch = config.actor_rollout_ref.actor, groups_per_update(config)
     if not uses_our_trainer(config):
         remedy = f"set it to {TRAINER_MODE} or another of ours, which take ppo_epochs steps on all samples"
-        faults.append(ConfigError(f"{strategy} {needed}", key="trainer.v1.trainer_mode", remedy=remedy))
+        yield ConfigError(f"{what} {_SEVERAL}", key="trainer.v1.trainer_mode", remedy=remedy)
     if actor.ppo_mini_batch_size < batch:
-        problem, key = f"is below the rows of a batch: {strategy} {needed}", "ppo_mini_batch_size"
-        faults.append(ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}"))
+        problem, key = f"is below the rows of a batch: {what} {_SEVERAL}", "ppo_mini_batch_size"
+        yield ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}")
+
+
+def _vote_faults(config: DictConfig, what: str) -> Iterator[ConfigError]:
+    """Where a trajectory of several samples would count more than others."""
     estimator = str(config.algorithm.adv_estimator)
     if estimator not in _VOTING and estimator in registered_estimators():  # an unknown one has its own message
-        problem = f"{estimator} counts each sample, and {strategy} makes one of {unit}: long trajectories would decide"
+        problem = f"{estimator} counts each sample, and {what} several of a trajectory: long ones would decide"
         remedy = f"use one with a vote for each trajectory: {', '.join(_VOTING)}"
-        faults.append(ConfigError(problem, key="algorithm.adv_estimator", remedy=remedy))
+        yield ConfigError(problem, key=_KEY, remedy=remedy)
     if config.critic.enable:
-        problem = f"{strategy} {needed}, and the critic's steps are not bounded"
-        faults.append(ConfigError(problem, key="critic.enable", remedy="set critic.enable=False"))
-    raise_all(faults)
+        problem = f"{what} {_SEVERAL}, and the critic's steps are not bounded"
+        yield ConfigError(problem, key="critic.enable", remedy="set critic.enable=False")
 
 
 def _warn_of_short_completions(environment: Environment, config: DictConfig) -> None:

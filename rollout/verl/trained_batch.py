@@ -21,7 +21,6 @@ _COLUMNS = (
     "old_log_probs",
     "advantages",
     "entropy",
-    "extra_fields",
     VERSIONS_COLUMN,
 )
 
@@ -37,6 +36,16 @@ def trajectories(keys: Sequence[str]) -> dict[str, list[str]]:
     for key in sorted(keys, key=lambda key: int(key.rpartition("_")[2])):
         found.setdefault(key.rpartition("_")[0], []).append(key)
     return found
+
+
+def own_samples(keys: list[str]) -> dict[str, Mapping[str, Any]]:
+    """The `extra_fields` of our agent loop's samples, by key; samples of other agents have no trace.
+
+    A read of TransferQueue has the fields that all of its keys have: no column of ours, where one is of another agent.
+    """
+    data = tq.kv_batch_get(keys, _PARTITION, select_fields=["extra_fields"])
+    extras: list[Any] = [getattr(value, "data", value) for value in data["extra_fields"]]
+    return {key: extra for key, extra in zip(keys, extras, strict=True) if TRACE_KEY in extra}
 
 
 def trajectory_metrics(batch: tq.KVBatchMeta) -> dict[str, float]:
@@ -60,16 +69,14 @@ def trajectory_metrics(batch: tq.KVBatchMeta) -> dict[str, float]:
 
 
 def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegment]:
-    """What was computed on each sample of our agent loop; samples of other agents have no trace."""
-    keys = real_keys(batch)
-    data = tq.kv_batch_get(keys, _PARTITION, select_fields=list(_COLUMNS))
+    """What was computed on each sample of our agent loop."""
+    extras = own_samples(real_keys(batch))
+    if not extras:
+        return
+    data = tq.kv_batch_get(list(extras), _PARTITION, select_fields=list(_COLUMNS))
     columns: dict[str, Any] = {name: list(data[name]) for name in _COLUMNS if name in data}
-    for row, key in enumerate(keys):
-        own = {name: column[row] for name, column in columns.items()}
-        extra = _extra(own.pop("extra_fields"))
-        if TRACE_KEY not in extra:
-            continue
-        numbers = {name: _numbers(tensor) for name, tensor in own.items()}
+    for row, (key, extra) in enumerate(extras.items()):
+        numbers = {name: _numbers(column[row]) for name, column in columns.items()}
         yield TrainedSegment(
             **_identity(key, extra, step),
             ids_digest=digest(numbers["prompts"], numbers["responses"]),
@@ -84,22 +91,15 @@ def trained_segments(batch: tq.KVBatchMeta, step: int) -> Iterator[TrainedSegmen
 
 def dropped_segments(reasons: Mapping[str, str], step: int) -> list[TrainedSegment]:
     """The samples with these keys, which are still in TransferQueue, as dropped for these reasons."""
-    data = tq.kv_batch_get(list(reasons), _PARTITION, select_fields=["extra_fields"])
-    extras = map(_extra, data["extra_fields"])
     return [
-        TrainedSegment(**_identity(key, extra, step), dropped=reason)
-        for (key, reason), extra in zip(reasons.items(), extras, strict=True)
-        if TRACE_KEY in extra
+        TrainedSegment(**_identity(key, extra, step), dropped=reasons[key])
+        for key, extra in own_samples(list(reasons)).items()
     ]
 
 
 def _numbers(tensor: torch.Tensor) -> Any:
     # numpy has no bfloat16, in which an actor's entropies may be.
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-
-
-def _extra(value: Any) -> dict[str, Any]:
-    return getattr(value, "data", value)
 
 
 def _identity(key: str, extra: Mapping[str, Any], step: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART
-from rollout.environment.sections import ThinkingContext
+from rollout.training.samples import STRATEGY_KEY, several_samples
 from rollout.verl.settings import (
     ESTIMATORS,
     KEY,
@@ -198,11 +198,12 @@ def warn_of_several_updates(environment: Environment, config: DictConfig) -> Non
     verl's own trainers pad a batch to a multiple of `ppo_mini_batch_size * n` samples, and take a step for each slice
     of that size; ours takes one step on all samples, unless `ppo_mini_batch_size` asks for several.
     """
-    if environment.thinking.context is not ThinkingContext.DROP_PREVIOUS or not environment.has_user_messages:
+    # Those of a strategy are refused.
+    if not (several := [what for key, what in several_samples(environment).items() if key != STRATEGY_KEY]):
         return
     mini_batch, batch = config.actor_rollout_ref.actor.ppo_mini_batch_size, groups_per_update(config)
     if uses_our_trainer(config):
-        key, several = "actor_rollout_ref.actor.ppo_mini_batch_size", mini_batch < batch
+        key, is_split = "actor_rollout_ref.actor.ppo_mini_batch_size", mini_batch < batch
         remedy = f"set it to {batch} for one step on all of them"
     else:
         limits = limits_for(environment, config.actor_rollout_ref.rollout)
@@ -210,16 +211,14 @@ def warn_of_several_updates(environment: Environment, config: DictConfig) -> Non
         # turn. An agent may speak after each turn.
         most = limits.user_turns if environment.agent is None else None
         samples = min(limits.assistant_turns, most or limits.assistant_turns)
-        key, several = _MODE_KEY, mini_batch < batch * samples
-        remedy = f"set it to {TRAINER_MODE} for one step on all of them, or keep the thinking"
-    if several:
-        log.warning(
-            "drop_previous makes several training samples of a trajectory, so a batch can take more than one optimizer "
-            "step, the later ones off-policy, each over samples and padding as they fall",
-            environment=environment.name,
-            key=key,
-            remedy=remedy,
+        key, is_split = _MODE_KEY, mini_batch < batch * samples
+        remedy = f"set it to {TRAINER_MODE} for one step on all of them, or keep one context"
+    if is_split:
+        problem = (
+            f"{several[0]} several training samples of a trajectory, so a batch can take more than one optimizer step, "
+            "the later ones off-policy, each over samples and padding as they fall"
         )
+        log.warning(problem, environment=environment.name, key=key, remedy=remedy)
 
 
 def check_groups(config: DictConfig, parts: Collection[str]) -> None:

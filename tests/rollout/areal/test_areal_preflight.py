@@ -116,20 +116,25 @@ def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("overrides", "said"),
     [
-        ("+mcp.thinking={context: drop_previous}", "thinking.context: drop_previous makes several rows"),
         (
-            "+mcp.agent={use: 'rollout.programs.program:Function', with: {use: 'told:plain'}}",
+            ["+mcp.thinking={context: drop_previous}", "+mcp.agent={use: 'rollout.agents.reflect:Reflect'}"],
+            "thinking.context: drop_previous makes several rows",
+        ),
+        (
+            ["+mcp.agent={use: 'rollout.programs.program:Function', with: {use: 'told:plain'}}"],
             "agent.use: a program may",
         ),
     ],
 )
-def test_several_rows_of_a_trajectory_and_a_reward_norm_are_refused(home: Path, override: str, said: str) -> None:
+def test_several_rows_of_a_trajectory_and_a_reward_norm_are_refused(
+    home: Path, overrides: list[str], said: str
+) -> None:
     from gateway.errors import ConfigError
 
     with pytest.raises(ConfigError, match=said):
-        checked(home, "mcp.normalise_rewards=false", override)
+        checked(home, "mcp.normalise_rewards=false", *overrides)
 
 
 def test_a_lock_that_differs_from_the_servers_is_refused(home: Path, tmp_path: Path) -> None:

@@ -104,6 +104,25 @@ async def test_a_summary_that_comes_back_is_trained_and_a_title_is_not(tmp_path:
     assert trace.opening == 2 and len(made.notes) == 2
 
 
+async def test_a_summary_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
+    long = {"ask": "Summarise these notes. " * 40}
+    agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:compacting", "arguments": long}}
+    texts = [THREE[0], "Plums", SUMMARY, note(), "Done."]
+
+    async def within(tokens: int) -> told.Played:
+        limits = Limits(prompt_tokens=600, response_tokens=tokens - 600)
+        return await played(tmp_path / str(tokens), texts, agent=agent, limits=limits)
+
+    read, said = (await within(10_000)).engine.log[2]
+    room = len(read) + len(said) - 3
+    made = await within(room)
+    assert made.engine.log[2] == (read, said[:-3]) and len(made.trace.segments) == 3
+    assert [len(each.prompt_ids + each.response_ids) for each in made.trace.segments][1] == room
+    made = await within(len(read))
+    assert made.trace.failure is None and made.trace.stop_reason is StopReason.TOKEN_LIMIT
+    assert len(made.engine.log) == 2 and len(made.trace.segments) == 1 and made.trace.reward is not None
+
+
 async def test_a_summary_within_the_conversation_begins_a_segment(tmp_path: Path) -> None:
     made = await played(tmp_path, [THREE[0], SUMMARY, note(), "Done."], run="checkpointing")
     trace = made.trace

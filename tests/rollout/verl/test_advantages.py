@@ -274,7 +274,10 @@ def test_samples_of_single_turns_get_their_turns_advantage_and_padding_gets_none
         "pad0_0_0": torch.tensor([0]),
     }
     fields = list_of_dict_to_tensordict(
-        [{"mcp_turns": turns, "mcp": column | {"tree": key}} for key, turns in rows.items()]
+        [
+            {"extra_fields": {"mcp_trace": key}, "mcp_turns": turns, "mcp": column | {"tree": key}}
+            for key, turns in rows.items()
+        ]
     )
     tags = [{"is_padding": key.startswith("pad")} for key in rows]
     tq.kv_batch_put(keys=list(rows), partition_id="train", fields=fields, tags=tags)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rollout.environment.task import Origin, Task
@@ -97,3 +99,26 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
     (line,) = lines
     assert (line["calls"], line["tools"]) == (1, ["shop/look"])
     assert line["example"] == """shop/look {"at":"it"} gave 'new' and 'old'"""
+
+
+def test_a_collector_that_no_sampler_takes_from_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollout.training.statistics import TrajectoryStatistics
+    from rollout.verl import batch_statistics
+
+    monkeypatch.setattr(batch_statistics, "MOST_KEPT", 3)
+    collector = batch_statistics.StatisticsCollector()
+
+    def add(*groups: int) -> None:
+        for group in groups:
+            trace = ended("shop", {})
+            trace.origin = Origin(uid=str(group))
+            collector.add(TrajectoryStatistics.of(trace))
+
+    def kept() -> list[Any]:
+        return [one.group for one in collector.of().trajectories]
+
+    add(1, 2, 3, 4)
+    assert kept() == ["2", "3", "4"]
+    collector.forget(["3"])
+    add(5, 6)
+    assert kept() == ["4", "5", "6"]

@@ -157,7 +157,11 @@ def test_rows_that_would_share_a_request_id_are_refused_under_full_determinism(p
 
 
 V0 = ["trainer.use_v1=False", "algorithm.adv_estimator=reinforce_plus_plus"]
-DROPS = ENVIRONMENT | {"thinking": {"context": "drop_previous"}}
+USER = ENVIRONMENT | {
+    "servers": {"echo": SERVER | {"roles": {"score": "judge", "start": "say_hello", "reply": "answer"}}},
+    "user": {"server": "echo"},
+}
+DROPS = USER | {"thinking": {"context": "drop_previous"}}
 CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
 
 
@@ -168,7 +172,7 @@ CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
         (DROPS, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.context", "gpt-oss"]),
         (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.tokens_per_turn", "gpt-oss"]),
         (
-            ENVIRONMENT,
+            USER,
             ["actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous", *V0],
             ["thinking.context"],
         ),
@@ -479,12 +483,6 @@ def test_a_reward_of_verls_that_would_be_ignored_or_cannot_be_computed_is_refuse
 
 def test_groups_of_one_reward_can_be_filtered(preflight: Preflight) -> None:
     assert preflight(FILTERS, "algorithm.filter_groups.metric=letters") == ""
-
-
-USER = ENVIRONMENT | {
-    "servers": {"echo": SERVER | {"roles": {"score": "judge", "start": "say_hello", "reply": "answer"}}},
-    "user": {"server": "echo"},
-}
 
 
 def test_a_template_that_does_not_render_what_comes_behind_the_prompt_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ def applied(**section: Any) -> Environment:
             "name": "e",
             "servers": {"s": {"factory": "a:b"}},
             "thinking": {"reward": "include", "tokens_per_turn": 9},
-            "filters": {"void": "penalise", "repeated_calls": {"action": "end", "times": 5}},
+            "filters": {
+                "void": {"action": "penalise", "penalty": 0.5},
+                "repeated_calls": {"action": "end", "times": 5},
+            },
         }
     )
     return Settings.model_validate({"environments_dir": ".", "trace_dir": ".", **section}).apply(environment)
@@ -67,3 +71,35 @@ def test_other_weights_of_the_reward_replace_the_environments_own() -> None:
     assert applied(reward_weights={"score": 0.5, "turns": 0.25}).reward.weights == {"score": 0.5, "turns": 0.25}
     with pytest.raises(ConfigError, match="weights names no_such_part"):
         applied(reward_weights={"no_such_part": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "said"),
+    [
+        ({"strategy": {"tree": {"roots": 4}}}, "strategy.tree", "the strategy is chain"),
+        ({"strategy": {"single_turn": {"observations": {"max_tokens": 32}}}}, "strategy.single_turn", "is not used"),
+        ({"filters": {"repeated_calls": {"penalty": 0.5}}}, "filters.repeated_calls", "`action: end` does not use"),
+        ({"filters": {"long_thinking": {"action": "mask"}}}, "filters.long_thinking", "matches no turn without tokens"),
+    ],
+)
+def test_an_option_without_an_effect_is_refused_as_in_an_environments_file(
+    section: dict[str, Any], key: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        applied(**section)
+    assert caught.value.key == f"actor_rollout_ref.rollout.custom.mcp.{key}" and said in caught.value.problem
+
+
+def test_an_option_of_the_environment_may_lose_its_effect() -> None:
+    made = applied(filters={"void": {"action": "mask"}}, strategy={"use": "chain", "tree": {"roots": 4}})
+    assert made.filters.void.action is FilterAction.MASK and made.strategy.use == "chain"
+
+
+def test_the_parts_of_the_reward_are_those_of_the_runs_weights(tmp_path: Path) -> None:
+    from rollout.verl.settings import Settings
+
+    (tmp_path / "e.yaml").write_text("servers: {s: {factory: 'a:b'}}\nreward: {weights: {format: 1}}\n")
+    given = {"environments_dir": tmp_path, "trace_dir": tmp_path}
+    assert Settings.model_validate(given).reward_parts == ("format",)
+    weighted = given | {"reward_weights": {"score": 1.0, "valid_calls": 0.1}}
+    assert Settings.model_validate(weighted).reward_parts == ("valid_calls",)

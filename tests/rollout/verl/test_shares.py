@@ -19,6 +19,15 @@ def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions:
     assert part.servers["world"].max_processes == processes and part.servers["other"].max_processes is None
 
 
+@pytest.mark.parametrize(("workers", "ready"), [(1, 3), (2, 2), (4, 1)])
+def test_the_workers_keep_as_many_processes_warm_as_the_node_is_to_have(workers: int, ready: int) -> None:
+    from rollout.training.settings import share
+
+    servers = {"world": PROCESS | {"min_ready": 3}, "other": PROCESS}
+    part = share(GatewayConfig.model_validate({"servers": servers}), workers)
+    assert (part.servers["world"].min_ready, part.servers["other"].min_ready) == (ready, 0)
+
+
 @pytest.mark.parametrize(("workers", "key"), [(9, "servers.world.max_processes"), (65, "max_sessions")])
 def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
     from rollout.training.settings import share

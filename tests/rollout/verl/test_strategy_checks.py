@@ -113,7 +113,7 @@ def test_a_history_that_leaves_no_room_for_a_turn_is_said(length: int, options: 
         ),
         ((f"{STRATEGY}.use=single_turn", "critic.enable=True"), "critic.enable: single_turn makes"),
         ((f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=rloo"), "rloo counts each sample"),
-        ((f"{STRATEGY}.use=compact", "trainer.use_v1=False"), "trainer.v1.trainer_mode: compact makes"),
+        ((f"{STRATEGY}.use=compact", "trainer.use_v1=False"), "strategy.use: compact makes several training samples"),
         ((f"{STRATEGY}.use=compact", "algorithm.adv_estimator=rloo"), "rloo counts each sample, and compact makes"),
         ((f"{STRATEGY}.use=compact", "data.max_response_length=7000"), f"{STRATEGY}.compact.at_tokens: is 6144"),
         (
@@ -158,6 +158,61 @@ def test_all_that_keeps_single_turns_from_being_trained_is_said_at_once() -> Non
 
 def test_an_unknown_estimator_is_left_to_the_check_of_estimators() -> None:
     assert checked(f"{STRATEGY}.use=single_turn", "algorithm.adv_estimator=stepgrpo") == []
+
+
+PROGRAM = """
+servers: {echo: {command: '${python}'}}
+agent: {use: "rollout.programs.program:Function", with: {use: "told:plain"}}
+"""
+DROPS = "actor_rollout_ref.rollout.custom.mcp.thinking.context=drop_previous"
+MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """An environment whose trajectories may be several samples, since a program plays them."""
+    (tmp_path / "program.yaml").write_text(PROGRAM)
+    return tmp_path / "program.yaml"
+
+
+def test_v0_takes_no_trajectory_that_may_be_several_samples(program: Path) -> None:
+    v0 = ("trainer.use_v1=False", DROPS)
+    for file, keys in ((program, ["thinking.context", "agent.use"]), (DEPOT, ["thinking.context"])):
+        with pytest.raises(ConfigError, match="verl's v0 trainer takes one") as caught:
+            checked(*v0, environments=(file,))
+        assert [(fault.file, fault.key) for fault in faults_of(caught.value)] == [(str(file), key) for key in keys]
+    # Without a further user message, nothing is dropped.
+    assert not load_environment(GUESS).has_user_messages and checked(*v0, environments=(GUESS,)) == []
+
+
+@pytest.mark.parametrize("context", ["keep", "drop_previous"])
+def test_what_counts_a_trajectory_of_several_samples_more_than_once_is_warned_of(program: Path, context: str) -> None:
+    environment, given = (program, ()) if context == "keep" else (DEPOT, (DROPS,))
+    assert checked(*given, environments=(environment,)) == []
+    logs = checked(*given, "algorithm.adv_estimator=rloo", "critic.enable=True", environments=(environment,))
+    assert [(entry["log_level"], entry["key"]) for entry in logs] == [
+        ("warning", "algorithm.adv_estimator"),
+        ("warning", "critic.enable"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        ([], None),
+        ([f"{MINI_BATCH}=1"], MINI_BATCH),
+        (["trainer.v1.trainer_mode=sync"], "trainer.v1.trainer_mode"),
+    ],
+)
+def test_more_than_one_optimizer_step_is_warned_of_where_a_program_plays(
+    program: Path, overrides: list[str], key: str | None
+) -> None:
+    from rollout.verl.trainer_checks import warn_of_several_updates
+
+    with capture_logs() as logs:
+        warn_of_several_updates(load_environment(program), composed(*overrides))
+    assert [entry["key"] for entry in logs] == ([] if key is None else [key])
+    assert all(entry["event"].startswith("a program may make several") for entry in logs)
 
 
 OWN = "servers: {echo: {command: '${python}'}}\nstrategy: {use: tree, tree: {roots: 9}}\n"

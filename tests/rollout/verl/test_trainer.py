@@ -250,7 +250,7 @@ def of_turns(lengths: list[int]) -> Any:
 @pytest.mark.usefixtures("transfer_queue")
 @pytest.mark.parametrize("estimator", ["grpo", "tree_grpo", "step_grpo"])
 def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
-    """A tree of three leaves and a chain of the same row, and a row that fills the batch up."""
+    """A tree of three leaves and a chain of the same row, a row of another agent, and one that fills the batch up."""
     import torch
     import transfer_queue as tq
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -276,6 +276,7 @@ def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
                 "uid": key.split("_")[0],
                 "response_mask": mask,
                 "rm_scores": rewards,
+                "extra_fields": {"mcp_trace": key, "mcp_segment": 0},
                 "mcp_turns": turns,
                 "mcp": of_trajectory,
                 **logprobs,
@@ -286,17 +287,35 @@ def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
     tags = [{"is_padding": key.startswith("pad")} for key in keys]
     fields = list_of_dict_to_tensordict([rows[at] for at in order])
     tq.kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
+    others = {"v_0_0": 1.0, "v_1_0": 0.0}  # scores of verl's own agents, whose samples have no columns of ours
+    stock: list[dict[str, Any]] = [
+        {
+            "uid": "v",
+            "response_mask": torch.tensor([1, 0, 1]),
+            "rm_scores": torch.tensor([0.0, 0.0, score]),
+            "extra_fields": {"turn_scores": []},
+            "rollout_log_probs": torch.zeros(3),
+            "old_log_probs": torch.zeros(3),
+        }
+        for score in others.values()
+    ]
+    fields, of_others = list_of_dict_to_tensordict(stock), [{"is_padding": False} for _ in others]
+    tq.kv_batch_put(keys=list(others), partition_id="train", fields=fields, tags=of_others)
+    keys, tags = [*keys, *others], [*tags, *of_others]
     metrics: dict[str, Any] = {}
     made._compute_advantage(tq.KVBatchMeta(partition_id="train", keys=keys, tags=tags), metrics)
-    data = tq.kv_batch_get(list(leaves), "train", select_fields=["advantages", "response_mask"])
+    data = tq.kv_batch_get([*leaves, *others], "train", select_fields=["advantages", "response_mask"])
     found = {
         key: [value for value, mask in zip(row.tolist(), own.tolist(), strict=True) if mask]
-        for key, row, own in zip(leaves, data["advantages"], data["response_mask"], strict=True)
+        for key, row, own in zip([*leaves, *others], data["advantages"], data["response_mask"], strict=True)
     }
-    assert found["pad_0_0"] == []
+    assert found.pop("pad_0_0") == []
+    assert [found.pop(key) for key in others] == [
+        pytest.approx([half] * 2, abs=1e-4) for half in (0.5**0.5, -(0.5**0.5))
+    ]
     scores = torch.tensor([1.0, 0.0, 0.5, 0.25])
     scale = scores.std() + 1e-6
-    grpo = {key: float((leaves[key][3] - scores.mean()) / scale) for key in found if key != "pad_0_0"}
+    grpo = {key: float((leaves[key][3] - scores.mean()) / scale) for key in found}
     wanted = {key: [value] * sum(leaves[key][2]) for key, value in grpo.items()}
     if estimator == "tree_grpo":
         # Below turn 1 are all three leaves, below turn 2 the root and the third.
