@@ -30,7 +30,7 @@ from gateway.transport.delivery import Broke, Delivery, GatewayAnswer
 from gateway.transport.link import Link
 from gateway.transport.messages import Json
 from gateway.transport.results import PlainResult, read_answer, read_result
-from gateway.types import ToolResult
+from gateway.types import Role, ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""
@@ -85,6 +85,8 @@ class Calls:
         """The server's instructions, which one of the resource tools returns."""
         self.on_timeout: Callable[[], None] = lambda: None
         """Called for each call that was not answered in time."""
+        self.answers = 0
+        """How many calls the server has answered."""
         self.failures = MCP_FAILURES
         self.notes_delivery = False
         """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
@@ -119,7 +121,10 @@ class Calls:
                 if tool.resource_kind is None:
                     answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
                 else:
-                    answer = await fetch(session, tool.name, call.arguments, instructions=self.instructions, meta=meta)
+                    bound = self._config.max_message_bytes
+                    answer = await fetch(
+                        session, tool.name, call.arguments, instructions=self.instructions, meta=meta, most_bytes=bound
+                    )
             # An answerer's failure outranks what the server then made of it.
             except MCP_FAILURES as error:
                 if in_flight.broken is not None:
@@ -142,11 +147,13 @@ class Calls:
                 problem = f"{unanswered}, and the server gave another call two answers: it mixes their ids up"
                 raise ProtocolError(problem, **where)
             raise CallTimeout(unanswered, **where)
+        self.answers += 1
         try:
             result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)
         except ValueError as error:
             raise ProtocolError(str(error), **where) from error
-        if tool.output_schema is not None and not result.is_error:
+        # A list of tasks may be long, and its reader checks each task.
+        if tool.output_schema is not None and not result.is_error and tool.role is not Role.TASKS:
             structured = answer.structured_content
             program = PROGRAMS.get(tool.output_schema, subject=f"{tool.server}/{tool.name} (output)")
             fits = program is None or program.fits(structured)

@@ -136,7 +136,7 @@ class Connection:
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
         in_flight = InFlightCalls()
-        self._requests = ServerRequests(in_flight)
+        self._requests = ServerRequests(in_flight, self.redactor.json)
         self._link.on_notification = self._on_notification
         self._link.redact = self.redactor.text
         self._calls = Calls(self.server, self.config, self._link, in_flight, self.redactor)
@@ -261,9 +261,12 @@ class Connection:
             await self._suspect.wait()
             # Replaced before the listing, so that a timeout during it causes another probe.
             self._suspect = anyio.Event()
+            answers = self._calls.answers
             try:
                 await self._calls.list_raw(timeout_s=self.config.call_timeout_s)
             except CallTimeout:
+                if self._calls.answers != answers:  # it works through its calls one after another
+                    continue
                 log.warning("connection.hung", server=self.server, waited_s=self.config.call_timeout_s)
                 self._link.end("the server does not answer")
             except GatewayError:

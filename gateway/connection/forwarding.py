@@ -54,7 +54,6 @@ class Forwarding:
     async def _send(self, request: ForwardedRequest, meta: Mapping[str, Any], call: InFlightCall) -> Json:
         where = {"server": self._server, "tool": request.method}
         session = self._calls.open_session(**where)
-        call.redact = self._redactor.json
         if not self._calls.notes_delivery:
             call.left = True
         token = self._in_flight.open(call)
@@ -91,7 +90,7 @@ class Forwarding:
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             said = {"progress": progress, "total": total, "message": message}
             known = {name: value for name, value in said.items() if value is not None}
-            request.relay.notify("notifications/progress", known)
+            request.relay.notify("notifications/progress", self._redactor.json(known))
 
         if request.wants_progress:
             own["progressToken"] = token

@@ -8,16 +8,27 @@ from typing import Any, Protocol, TypeVar, cast
 import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
+from pydantic_core import to_json
 
+from gateway.connection.relay import Json
 from gateway.types import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
 
 _MAX_PAGES = 100
 
 
 async def fetch(
-    session: ClientSession, name: str, arguments: Mapping[str, Any], *, instructions: str, meta: Mapping[str, Any]
+    session: ClientSession,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    instructions: str,
+    meta: Mapping[str, Any],
+    most_bytes: int,
 ) -> mcp.CallToolResult:
     """Answer the resource tool `name`.
+
+    Args:
+        most_bytes: Of each list, as `pages`.
 
     Raises:
         ValueError, RuntimeError, MCPError, ValidationError: as any request does; the caller interprets them.
@@ -27,12 +38,12 @@ async def fetch(
     if name == GET_INSTRUCTIONS:
         return _text(instructions)
     if name == LIST_RESOURCES:
-        return _text("\n".join(await _resources(session, stamped)) or "There are no resources.")
+        return _text("\n".join(await _resources(session, stamped, most_bytes)) or "There are no resources.")
     if name == READ_RESOURCE:
         read = await session.read_resource(arguments["uri"], meta=stamped)
         return mcp.CallToolResult(content=[_block(part) for part in read.contents])
     if name == LIST_PROMPTS:
-        return _text("\n".join(await _prompts(session, stamped)) or "There are no prompts.")
+        return _text("\n".join(await _prompts(session, stamped, most_bytes)) or "There are no prompts.")
     if name == GET_PROMPT:
         got = await session.get_prompt(arguments["name"], arguments.get("arguments") or {}, meta=stamped)
         return mcp.CallToolResult(content=_said(got.messages))
@@ -44,28 +55,45 @@ class _Page(Protocol):
     def next_cursor(self) -> str | None: ...
 
 
-P = TypeVar("P", bound=_Page)
+P = TypeVar("P", bound=_Page | Json)
 
 
-async def _pages(ask: Callable[[mcp.PaginatedRequestParams], Awaitable[P]], meta: Any) -> AsyncGenerator[P]:
-    cursor: str | None = None
-    seen: set[str] = set()
+async def pages(ask: Callable[[Json], Awaitable[P]], most_bytes: int) -> AsyncGenerator[P]:
+    """The pages of a list, which are models or JSON.
+
+    Args:
+        ask: Sends the request with these parameters.
+        most_bytes: Of all pages together.
+
+    Raises:
+        ValueError: the list has more.
+    """
+    params: Json = {}
+    seen, size = set[str](), 0
     for _ in range(_MAX_PAGES):
-        page = await ask(mcp.PaginatedRequestParams(cursor=cursor, _meta=meta))
+        page = await ask(params)
+        size += len(to_json(page, by_alias=True, exclude_none=True))
+        if size > most_bytes:
+            raise ValueError(f"the list has more than max_message_bytes ({most_bytes})")
         yield page
-        cursor = page.next_cursor
+        cursor: Any = page.get("nextCursor") if isinstance(page, dict) else page.next_cursor
         # A server may send its cursors in a circle.
-        if not cursor or cursor in seen:
+        if not isinstance(cursor, str) or not cursor or cursor in seen:
             return
         seen.add(cursor)
+        params = {"cursor": cursor}
 
 
-async def _resources(session: ClientSession, meta: Any) -> list[str]:
+def _models(ask: Callable[..., Awaitable[P]], meta: Any, most_bytes: int) -> AsyncGenerator[P]:
+    return pages(lambda params: ask(params=mcp.PaginatedRequestParams(**params, _meta=meta)), most_bytes)
+
+
+async def _resources(session: ClientSession, meta: Any, most_bytes: int) -> list[str]:
     lines: list[str] = []
-    async for page in _pages(lambda params: session.list_resources(params=params), meta):
+    async for page in _models(session.list_resources, meta, most_bytes):
         lines += [_line(str(found.uri), found, found.mime_type) for found in page.resources]
     try:
-        async for page in _pages(lambda params: session.list_resource_templates(params=params), meta):
+        async for page in _models(session.list_resource_templates, meta, most_bytes):
             lines += [_line(found.uri_template, found, found.mime_type) for found in page.resource_templates]
     except MCPError as error:
         # A server with resources need not have templates of them.
@@ -74,9 +102,9 @@ async def _resources(session: ClientSession, meta: Any) -> list[str]:
     return lines
 
 
-async def _prompts(session: ClientSession, meta: Any) -> list[str]:
+async def _prompts(session: ClientSession, meta: Any, most_bytes: int) -> list[str]:
     lines: list[str] = []
-    async for page in _pages(lambda params: session.list_prompts(params=params), meta):
+    async for page in _models(session.list_prompts, meta, most_bytes):
         for prompt in page.prompts:
             lines.append(f"{prompt.name}: {prompt.description or prompt.title or prompt.name}")
             for argument in prompt.arguments or ():

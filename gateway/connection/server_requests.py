@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
 import anyio
 import mcp_types as mcp
 from mcp.client.session import ClientRequestContext, ClientSession
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway import sdk
@@ -20,17 +21,20 @@ from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.tool_definitions import first_fault
 
-_SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
 _SAMPLED = mcp.CreateMessageResult | mcp.CreateMessageResultWithTools
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams
 ClientResult = mcp.ElicitResult | mcp.CreateMessageResult
 
 
 class ServerRequests:
-    """Takes what the server of one connection sends beside answers, and answers its requests."""
+    """Takes what the server of one connection sends beside answers, and answers its requests.
 
-    def __init__(self, in_flight: InFlightCalls) -> None:
-        self._in_flight = in_flight
+    Args:
+        redact: Replaces the server's secrets in what passes to MCP clients, also outside of calls.
+    """
+
+    def __init__(self, in_flight: InFlightCalls, redact: Callable[[Any], Any]) -> None:
+        self._in_flight, self._redact = in_flight, redact
 
     def record(self, method: str, params: Mapping[str, Any]) -> None:
         """Record a notification on the call it belongs to; drop it where that is unknown."""
@@ -47,7 +51,7 @@ class ServerRequests:
         """Pass a notification to the client that it is for; False where it is for none."""
         given: Any = params.get("_meta")
         meta = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else Json()
-        subscription = meta.get(_SUBSCRIPTION_META)
+        subscription = meta.get(SUBSCRIPTION_ID_META_KEY)
         calls = list(self._in_flight.running.values())
         if method == "notifications/progress":
             call = self._in_flight.by_token(params.get("progressToken"))
@@ -61,7 +65,7 @@ class ServerRequests:
         relay = call.relay if call is not None else self._in_flight.relay
         if relay is None:
             return False
-        relay.notify(method, call.redact(dict(params)) if call is not None else params)
+        relay.notify(method, self._redact(params))
         return True
 
     async def list_roots(self, context: ClientRequestContext) -> mcp.ListRootsResult | mcp.ErrorData:
@@ -125,7 +129,7 @@ class ServerRequests:
                 stopped.enter_context(call.clock_stopped())
             try:
                 asked = params.model_dump(by_alias=True, mode="json", exclude_unset=True)
-                answer = without_own(await relay.request(method, calls[-1].redact(asked) if calls else asked))
+                answer = without_own(await relay.request(method, self._redact(asked)))
                 return TypeAdapter(model).validate_python(answer, by_name=False)
             except ErrorAnswer as refused:
                 return mcp.ErrorData.model_validate(refused.error)

@@ -130,7 +130,7 @@ class ServeApp:
                 if concerned and ASKED not in scope["state"]:
                     answer = await self._post(headers, body, bearer, address)
                 if answer is None:
-                    with self.client_face.posted(headers, body, begun=concerned):
+                    with self.client_face.posted(bearer, headers, body, begun=concerned):
                         # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
                         await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
                 return answer

@@ -73,6 +73,11 @@ class Bearer:
         self.leases = anyio.CapacityLimiter(min(self.limits.leases, self.share.leases))
         self.worlds = anyio.CapacityLimiter(self.share.worlds)
 
+    def check_calls(self) -> None:
+        """Raise `Refused` where no further request may begin."""
+        if self.calls >= self.limits.calls:
+            raise Refused(429, f"{self.calls} calls are under way already (limits.calls)")
+
 
 class Admission:
     """Decides who may send requests, by token, Host and Origin.

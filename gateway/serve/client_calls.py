@@ -145,6 +145,10 @@ class RunningCalls:
         self._tasks.start_soon(self._forget, key, call)
         return None
 
+    def has(self, session: str, number: object) -> bool:
+        """Whether a call has begun that mcp's server has not taken over yet."""
+        return (session, str(number)) in self._calls
+
     def take(self, session: str, number: object) -> RunningCall | None:
         """The call that mcp's server is to go on with, if it has begun."""
         return self._calls.pop((session, str(number)), None)

@@ -12,6 +12,7 @@ from mcp import MCPError
 from mcp.server.connection import Connection as ClientConnection
 from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic_core import to_json
@@ -27,9 +28,10 @@ from gateway.serve.bearers import Bearer, Counts, Refused
 from gateway.serve.client_calls import RunningCalls
 from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
 from gateway.serve.client_parked import ParkedRequests
-from gateway.serve.client_relay import SUBSCRIPTION_META, ClientRelay, relay_of
+from gateway.serve.client_relay import ClientRelay, relay_of
 from gateway.serve.client_sessions import ClientSessions, RecentEvents, user_of
 from gateway.serve.client_world import (
+    CACHE,
     MOST_ROUNDS,
     WORLD_META,
     WorldRequest,
@@ -51,7 +53,6 @@ _BEARER, _ADDRESS, _PLACE = "mcp_rollout.bearer", "mcp_rollout.address", "mcp_ro
 _TOLD = frozenset(("notifications/roots/list_changed",))
 """A client's notifications that are passed."""
 _EXTENSIONS: Json = {EXTENSION: {"version": VERSION}}
-_CACHE: Json = {"ttlMs": 0, "cacheScope": "private"}
 
 
 class ClientFace:
@@ -65,7 +66,7 @@ class ClientFace:
         counts: Counts,
         tasks: TaskGroup,
     ) -> None:
-        self._gateways, self._leases, self._counts = gateways, leases, counts
+        self._gateways, self._leases, self._counts, self._answer_s = gateways, leases, counts, config.answer_s
         self._calls, self._parked = RunningCalls(tasks, config), ParkedRequests(tasks, config.idle_s)
         self._open: dict[str, ClientConnection] = {}
         """Sessions of the handshake's era."""
@@ -77,8 +78,6 @@ class ClientFace:
 
     async def serve(self, bearer: Bearer, address: str, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request of a bearer at an address. Raises `Refused`."""
-        if bearer.calls >= bearer.limits.calls:
-            raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
         headers = dict(scope["headers"])
         spoken = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
         connection = self._open.get(headers.get(b"mcp-session-id", b"").decode("latin-1"))
@@ -99,15 +98,20 @@ class ClientFace:
         finally:
             bearer.sessions -= known[_PLACE]
 
-    def posted(self, headers: Mapping[bytes, bytes], body: bytes, *, begun: bool) -> AbstractContextManager[None]:
-        """As `RunningCalls.posted`, for what is a request of a session."""
+    def posted(
+        self, bearer: Bearer, headers: Mapping[bytes, bytes], body: bytes, *, begun: bool
+    ) -> AbstractContextManager[None]:
+        """As `RunningCalls.posted`, for what is a request of a session; also `Refused` beyond the bearer's calls."""
+        session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         try:
-            message = read_json(body) if b"mcp-session-id" in headers else {}
+            message = read_json(body) if session else None
         except (ValueError, RecursionError):  # mcp's server says so
-            message = {}
-        if "method" not in message or message.get("id") is None:
-            return nullcontext()
-        return self._calls.posted(headers[b"mcp-session-id"].decode("latin-1"), message["id"], begun=begun)
+            message = None
+        number = message.get("id") if message is not None and "method" in message else None
+        # Not where the request counts already: a call that has begun, or that waits for this answer or notification.
+        if message is None or (number is not None and not (begun and self._calls.has(session, number))):
+            bearer.check_calls()
+        return nullcontext() if number is None else self._calls.posted(session, number, begun=begun)
 
     async def call(self, bearer: Bearer, address: str, headers: Mapping[bytes, bytes], message: Json) -> bytes | None:
         """The JSON-RPC response to a `tools/call` that needs no stream; None if mcp's server is to answer."""
@@ -122,8 +126,7 @@ class ClientFace:
         known = lease is not None and lease.bearer is bearer and connection.state["address"] == address
         if not plain or not known or not connection.initialize_accepted:
             return None
-        if bearer.calls >= bearer.limits.calls:
-            raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
+        bearer.check_calls()
         # mcp does not see this request, and would end the session as idle in the middle of the call.
         self.sessions.touch(session)
         given = cast("Json", params)
@@ -176,8 +179,8 @@ class ClientFace:
                 return {**cast("Json", await call_next(ctx)), **client.described(extensions=extensions)}
             if ctx.method == "tools/list":
                 listed: Json = {"tools": await self._tools(client, world)}
-                return enveloped({**listed, **_CACHE}) if modern else listed
-            relay = relay_of(ctx)
+                return enveloped({**listed, **CACHE}) if modern else listed
+            relay = relay_of(ctx, self._answer_s)
             if modern:
                 return await relay.passing(self._in_world(ctx, relay))
             running = self._calls.take(connection.session_id or "", ctx.request_id)
@@ -285,8 +288,8 @@ class ClientFace:
                 result = await self._parked.result(lease.handle, context.method, params, relay, begin)
             else:
                 result = await begin(relay)
-        if SUBSCRIPTION_META in (said := cast("Json", result.get("_meta") or {})):
-            result = {**result, "_meta": {**said, SUBSCRIPTION_META: context.request_id}}
+        if SUBSCRIPTION_ID_META_KEY in (said := cast("Json", result.get("_meta") or {})):
+            result = {**result, "_meta": {**said, SUBSCRIPTION_ID_META_KEY: context.request_id}}
         return self._noted(context.method, in_era(joined_state(result, lease.world), lease.world, modern=True))
 
     def _at_address(self, context: Context, named: str) -> ServedLease:
@@ -330,7 +333,8 @@ class ClientFace:
         # At a session's first request, not when it begins: only then is its lease granted.
         if "rest" in connection.state or not lease.client.relays:
             return
-        connection.state["rest"] = relay = ClientRelay(connection, connection.client_capabilities)
+        relay = ClientRelay(connection, connection.client_capabilities, answer_s=self._answer_s)
+        connection.state["rest"] = relay
         self._leases.pass_on(relay)
         for found in map(session.sending.local, session.sending.connections):
             # Of a shared connection it is unknown whose such a message is.

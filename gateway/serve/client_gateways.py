@@ -17,14 +17,13 @@ from gateway.catalogue.names import policy_tools
 from gateway.config.models import GatewayConfig, Kind
 from gateway.connection.connection import Connection
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
+from gateway.connection.resource_calls import pages
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
 from gateway.leases.taking import SharedAttempt
 from gateway.types import Scope, ServerIdentity, ToolDefinition
 
 log = structlog.get_logger(__name__)
-
-_MOST_PAGES = 100
 
 
 class Era(StrEnum):
@@ -185,20 +184,18 @@ def _config(config: GatewayConfig, era: Era) -> GatewayConfig:
 async def _listed(connection: Connection) -> dict[str, Json]:
     """A server's tools by its own names, as it lists them. Raises `GatewayError`."""
     tools: dict[str, Json] = {}
-    cursor: Any = None
-    for _ in range(_MOST_PAGES):
-        params = {} if cursor is None else {"cursor": cursor}
-        asked = ForwardedRequest(
-            method="tools/list", params=params, timeout_s=connection.config.start_timeout_s, relay=_NoClient()
-        )
-        try:
-            page = await connection.forwarding.send(asked, meta={}, trajectory="")
-        except ErrorAnswer:  # the catalogue has what was listed at the start
-            break
-        for tool in cast("list[Json]", page.get("tools") or []):
-            tools.setdefault(str(tool.get("name")), tool)
-        if not isinstance(cursor := page.get("nextCursor"), str):
-            break
+
+    async def ask(params: Json) -> Json:
+        bound = connection.config.start_timeout_s
+        asked = ForwardedRequest(method="tools/list", params=params, timeout_s=bound, relay=_NoClient())
+        return await connection.forwarding.send(asked, meta={}, trajectory="")
+
+    try:
+        async for page in pages(ask, connection.config.max_message_bytes):
+            for tool in cast("list[Json]", page.get("tools") or []):
+                tools.setdefault(str(tool.get("name")), tool)
+    except (ErrorAnswer, ValueError):  # the catalogue has what was listed at the start
+        pass
     return tools
 
 

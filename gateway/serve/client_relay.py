@@ -10,6 +10,7 @@ import structlog
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.shared.dispatcher import Outbound
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ClientCapabilities
 
 from gateway import sdk
@@ -18,9 +19,9 @@ from gateway.errors import GatewayError
 
 log = structlog.get_logger(__name__)
 
-SUBSCRIPTION_META = "io.modelcontextprotocol/subscriptionId"
 _MOST_WAITING = 1000
-"""Notifications that wait for a client to take them; further ones are dropped."""
+"""Notifications that wait for a client to take them, and requests that it answers; further ones are dropped or refused.
+"""
 _CAPABILITIES = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
 
@@ -29,6 +30,7 @@ class ClientRelay:
 
     Args:
         channel: mcp's, of one request of the client or of its session.
+        answer_s: How long the client may take to answer a request.
         progress_token: The client's own for the request.
         request_id: The client's own of the request, by which it knows a subscription.
         answers: Whether the client takes requests there.
@@ -39,11 +41,13 @@ class ClientRelay:
         channel: Outbound,
         capabilities: ClientCapabilities | None,
         *,
+        answer_s: float,
         progress_token: Any = None,
         request_id: Any = None,
         answers: bool = True,
     ) -> None:
         self._channel, self._capabilities, self._answers = channel, capabilities, answers
+        self._answer_s, self._asked = answer_s, 0
         self._progress_token, self._request_id = progress_token, request_id
         self._send, self._receive = anyio.create_memory_object_stream[tuple[str, Json]](_MOST_WAITING)
         self._dropped = 0
@@ -54,8 +58,8 @@ class ClientRelay:
         if method == "notifications/progress":
             # The server's is this gateway's own, which numbers the calls on the connection behind.
             passed["progressToken"] = self._progress_token
-        elif SUBSCRIPTION_META in (meta := cast("Json", passed.get("_meta") or {})):
-            passed["_meta"] = {**meta, SUBSCRIPTION_META: self._request_id}
+        elif SUBSCRIPTION_ID_META_KEY in (meta := cast("Json", passed.get("_meta") or {})):
+            passed["_meta"] = {**meta, SUBSCRIPTION_ID_META_KEY: self._request_id}
         try:
             # Without waiting for room: this is called while the server's output is read, for other clients, too.
             self._send.send_nowait((method, passed))
@@ -72,10 +76,16 @@ class ClientRelay:
         """As `Relay.request`."""
         if not self._answers or not self.may_ask(method):
             raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client does not take {method} here"})
+        # Outside of calls nothing else bounds how many a server sends.
+        if self._asked >= _MOST_WAITING:
+            raise ErrorAnswer({"code": INVALID_REQUEST, "message": f"the client has {self._asked} requests to answer"})
+        self._asked += 1
         try:
-            return await self._channel.send_raw_request(method, params)
+            return await self._channel.send_raw_request(method, params, {"timeout": self._answer_s})
         except MCPError as error:
             raise ErrorAnswer(error.error.model_dump(exclude_none=True)) from error
+        finally:
+            self._asked -= 1
 
     async def passing(self, answer: Awaitable[Json]) -> Json:
         """The answer, after all notifications before it were passed. Raises what it raises."""
@@ -143,13 +153,14 @@ class PassedRequest(Relay):
         raise NotImplementedError
 
 
-def relay_of(context: ServerRequestContext[Any, Any]) -> ClientRelay:
+def relay_of(context: ServerRequestContext[Any, Any], answer_s: float) -> ClientRelay:
     """The way back within a client's request."""
     session = context.session
     meta = cast("Json", (context.params or {}).get("_meta") or {})
     return ClientRelay(
         sdk.channel_of(context),
         session.client_capabilities,
+        answer_s=answer_s,
         progress_token=meta.get("progressToken"),
         request_id=context.request_id,
         answers=session.can_send_request,

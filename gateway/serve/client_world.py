@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
-from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
+import anyio
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
-from gateway.errors import GatewayError
+from gateway.connection.resource_calls import pages
+from gateway.errors import GatewayError, ProtocolError
 from gateway.leases.session import Session
 from gateway.remote.outcome import encoded_failure, encoded_result
 from gateway.serve.client_gateways import ClientGateway
@@ -25,11 +28,14 @@ Send = Callable[[str, Json], Awaitable[Json]]
 """Sends the request with these parameters to a server. Raises `ErrorAnswer`, `GatewayError`."""
 
 _LISTS = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}
-_MOST_PAGES = 100
+CACHE: Json = {"ttlMs": 0, "cacheScope": "private"}
+"""What results of `_CACHED` have in 2026-07-28, and lists joined here or of servers of the other era have not."""
+_CACHED = frozenset((*_LISTS, "resources/read"))
 _SEPARATOR = "__"
 
 MOST_ROUNDS = 10
 """How often a server may come back with a question."""
+_ROUND_S = 0.05
 
 
 def error_of(error: ErrorAnswer | GatewayError) -> Json:
@@ -37,8 +43,8 @@ def error_of(error: ErrorAnswer | GatewayError) -> Json:
     return error.error if isinstance(error, ErrorAnswer) else encoded_failure(error)
 
 
-class WorldRequest:
-    """A request within a world.
+class WorldRequest(Relay):
+    """A request within a world. As a `Relay` it bounds what the servers ask meanwhile.
 
     Args:
         relay: The way back to the client.
@@ -47,7 +53,20 @@ class WorldRequest:
 
     def __init__(self, client: ClientGateway, session: Session, relay: Relay, method: str, meta: Json) -> None:
         self._client, self._session, self._relay = client, session, relay
-        self._method, self._meta = method, meta
+        self._method, self._meta, self._asked = method, meta, 0
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """As `Relay.notify`."""
+        self._relay.notify(method, params)
+
+    async def request(self, method: str, params: Json) -> Json:
+        """As `Relay.request`."""
+        # Refused ones count: a server that asks in a loop must be stopped.
+        self._asked += 1
+        if self._asked > (most := self._client.gateway.config.max_requests_per_call):
+            problem = f"a call may make {most} requests (max_requests_per_call)"
+            raise ErrorAnswer({"code": INVALID_REQUEST, "message": problem})
+        return await self._relay.request(method, params)
 
     async def result(self, params: Json, *, rounds: int) -> Json:
         """The servers' result.
@@ -62,17 +81,21 @@ class WorldRequest:
         result = await self._once(params)
         for _ in range(rounds):
             if result.get("resultType") != "input_required":
-                break
+                return result
             asked = cast("Mapping[str, Json]", result.get("inputRequests") or {})
             answers = {
-                key: await self._relay.request(str(one.get("method")), cast("Json", one.get("params") or {}))
+                key: await self.request(str(one.get("method")), cast("Json", one.get("params") or {}))
                 for key, one in asked.items()
             }
             more: Json = {"inputResponses": answers} if answers else {}
             if (state := result.get("requestState")) is not None:
                 more["requestState"] = state
+            if not asked:
+                await anyio.sleep(_ROUND_S)
             # The whole request again: between rounds, all that a server of this era keeps is in `requestState`.
             result = await self._once({**params, **more})
+        if rounds and result.get("resultType") == "input_required":
+            raise ProtocolError(f"the server has no result after {rounds} rounds of answers", tool=self._method)
         return result
 
     async def _once(self, params: Json) -> Json:
@@ -80,7 +103,9 @@ class WorldRequest:
             return await self._call(params)
         if not self._client.relays:
             raise ErrorAnswer({"code": METHOD_NOT_FOUND, "message": "only tools are served here"})
-        return await route(self._client, self._method, params, self._send)
+        result = await route(self._client, self._method, params, self._send)
+        is_whole = result.get("resultType") != "input_required"
+        return {**CACHE, **result} if is_whole and self._method in _CACHED else result
 
     async def _call(self, params: Json) -> Json:
         name: Any = params.get("name")
@@ -112,7 +137,7 @@ class WorldRequest:
                 meta={name: value for name, value in self._meta.items() if name != "progressToken"},
                 without=frozenset((LOG_LEVEL_META_KEY,)),
                 timeout_s=self._session.call_timeout_s(server) if bounded else math.inf,
-                relay=self._relay,
+                relay=self,
                 wants_progress="progressToken" in self._meta,
             ),
         )
@@ -138,7 +163,7 @@ async def route(client: ClientGateway, method: str, params: Json, send: Send) ->
         raise ErrorAnswer({"code": METHOD_NOT_FOUND, "message": f"Method not found: {method[:100]}"})
     reference = cast("Json", params.get("ref") or {})
     if method in _LISTS:
-        return await _merged(_LISTS[method], servers, send)
+        return await _merged(client, method, servers, send)
     if method == "prompts/get" or "name" in reference:
         named = params if method == "prompts/get" else reference
         server, _, name = str(named.get("name")).partition(_SEPARATOR)
@@ -157,18 +182,23 @@ def _capability(method: str) -> str:
     return {"completion": "completions"}.get(room, room)
 
 
-async def _merged(kind: str, servers: list[str], send: Send) -> Json:
-    found: list[Json] = []
+async def _merged(client: ClientGateway, method: str, servers: list[str], send: Send) -> Json:
+    kind, found, missing = _LISTS[method], list[Json](), list[ErrorAnswer]()
     for server in servers:
-        cursor: Any = None
-        # A server may send cursors without end.
-        for _ in range(_MOST_PAGES):
-            page = await send(server, {} if cursor is None else {"cursor": cursor})
-            for each in cast("list[Json]", page.get(kind) or []):
-                name = f"{server}{_SEPARATOR}{each.get('name')}" if kind == "prompts" else each.get("name")
-                found.append({**each, "name": name})
-            if not isinstance(cursor := page.get("nextCursor"), str):
-                break
+        try:
+            async for page in pages(partial(send, server), client.gateway.config.servers[server].max_message_bytes):
+                for each in cast("list[Json]", page.get(kind) or []):
+                    name = f"{server}{_SEPARATOR}{each.get('name')}" if kind == "prompts" else each.get("name")
+                    found.append({**each, "name": name})
+        except ErrorAnswer as error:
+            # A server with resources need not have templates of them.
+            if error.error.get("code") != METHOD_NOT_FOUND:
+                raise
+            missing.append(error)
+        except ValueError as error:
+            raise ProtocolError(str(error), server=server, tool=method) from error
+    if len(missing) == len(servers):
+        raise missing[-1]
     return {kind: found}
 
 

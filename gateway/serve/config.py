@@ -61,6 +61,8 @@ class ServeConfig(BaseModel):
     """After which a client's call in a session gets a stream, which the client can resume if it breaks."""
     take_over_s: Seconds = 10
     """How long mcp's server may take to open that stream; then the call is cancelled."""
+    answer_s: Seconds = 600
+    """How long an MCP client may take to answer a server's request in its stream."""
     drain_s: Seconds = 30
     """How long leases may go on after SIGTERM."""
 

@@ -34,7 +34,7 @@ from gateway.serve.leases import ServedLeases
 from gateway.serve.params import InvalidParams, Params
 from gateway.serve.served_lease import ServedLease
 from gateway.server_events import ServerEvents
-from gateway.types import ToolDefinition
+from gateway.types import ServerIdentity, ToolDefinition
 
 Json = dict[str, Any]
 Method = Callable[[Params, Bearer], Awaitable[bytes]]
@@ -104,7 +104,7 @@ class LeaseFace:
             server: OfferedServer(
                 tools=tools,
                 instructions=gateway.instructions.get(server, ""),
-                identity=gateway.identities[server],
+                identity=gateway.identities.get(server, ServerIdentity()),
                 malformed=gateway.malformed.get(server, ()),
                 trusted=gateway.config.servers[server].trusted,
                 call_timeout_s=gateway.config.servers[server].call_timeout_s,
@@ -113,6 +113,7 @@ class LeaseFace:
         }
         _, patience_s = requests_answered(gateway.config)
         process = self._leases.process
+        patience_s *= gateway.config.max_requests_per_call
         offer = Offer(servers=servers, idle_s=self._config.idle_s, patience_s=patience_s, process=process)
         return succeeded({**_OFFER.dump_python(offer, mode="json"), "resultType": "complete"})
 

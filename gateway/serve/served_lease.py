@@ -73,8 +73,7 @@ class LeasedCalls:
             raise ServerUnavailable("the lease has ended", server=server, tool=name)
         bearer = self._bearer
         # Before the key is noted: this call was not executed, and its client sends it again with the same key.
-        if bearer.calls >= bearer.limits.calls:
-            raise Refused(429, f"{bearer.calls} calls are under way already (limits.calls)")
+        bearer.check_calls()
         call = self._calls[key] = _Call(tool)
         bearer.calls += 1
         self._running += 1

@@ -317,7 +317,7 @@ class StrategyConfig(Section):
     """How a group is rolled out; a plain string is short for `{use: ...}`.
 
     Options of a strategy that is not used are refused: with `tree` and without `use`, chains would be rolled out. A
-    trainer's override may have them, since it is only a part of the section.
+    trainer's override may have them beside `use`, since it is only a part of the section.
     """
 
     use: Strategy = Strategy.CHAIN

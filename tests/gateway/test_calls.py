@@ -10,6 +10,7 @@ from clock import Clock
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, ImageContent, TextContent
+from structlog.testing import capture_logs
 
 from gateway import ConfigError, Gateway, GatewayConfig, ServerConfig
 from gateway.errors import CallTimeout, HarnessError, ProtocolError
@@ -269,6 +270,53 @@ async def test_a_hung_tool_times_out_and_the_session_goes_on(monkeypatch: pytest
             await begun.wait()
             await clock.advance(60)
         assert (await session.call("look", {})).text == "here"
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+async def test_a_server_that_answers_calls_but_no_listing_is_busy_and_one_that_answers_nothing_hangs(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    """A server that works through its calls one after another has a listing wait behind them."""
+    asked, begun, clock = anyio.Event(), anyio.Event(), Clock(monkeypatch)
+
+    class ListedOnce(MCPServer):
+        async def list_tools(self) -> list[Any]:
+            if begun.is_set():
+                asked.set()
+                await anyio.sleep_forever()
+            return await super().list_tools()
+
+    server = ListedOnce("world")
+
+    @server.tool()
+    async def hang() -> str:
+        """Hang."""
+        begun.set()
+        await anyio.sleep_forever()
+        return ""
+
+    @server.tool()
+    def look() -> str:
+        """Look."""
+        return "here"
+
+    async with gateway(server, call_timeout_s=60) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+
+        async def times_out() -> None:
+            with pytest.raises(CallTimeout):
+                await session.call("hang", {})
+
+        with capture_logs() as logs:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(times_out)
+                await begun.wait()
+                await clock.advance(60)
+            await asked.wait()
+            if is_busy:
+                assert (await session.call("look", {})).text == "here"
+            await clock.advance(60)
+            await anyio.wait_all_tasks_blocked()
+        assert [each["event"] for each in logs] == ([] if is_busy else ["connection.hung"])
 
 
 async def test_a_question_from_inside_a_call_is_refused_by_name() -> None:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mcp_types as mcp
 import pytest
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 
 from gateway import ConfigError, Gateway, GatewayConfig
 from gateway.catalogue.tool_config import check_lock, lock_entries, read_lock, write_lock
+from gateway.errors import ProtocolError
 from gateway.types import ContentKind
 
 pytestmark = pytest.mark.anyio
@@ -128,3 +131,26 @@ async def test_offered_tools_carry_the_trajectory(config: Config) -> None:
     gate = Gateway(config(world={"factory": "x:x", "tools": {"offer": ["resources"]}}), connect=lambda _, __: server)
     async with gate, gate.lease(trajectory="t9", task=None, seed=1) as session:
         assert (await session.call("world__read_resource", {"uri": "world://mine"})).text == "t9"
+
+
+@pytest.mark.parametrize("kind", ["resources", "prompts"])
+async def test_a_list_whose_pages_are_too_long_together_breaks_the_protocol(config: Config, kind: str) -> None:
+    text, pages = "x" * 200_000, list[str | None]()
+
+    def following(params: Any) -> str:
+        pages.append(params.cursor if params else None)
+        return str(len(pages))
+
+    async def resources(_: Any, params: Any) -> mcp.ListResourcesResult:
+        found = mcp.Resource(uri="book://rules", name=text)
+        return mcp.ListResourcesResult(resources=[found], next_cursor=following(params))
+
+    async def prompts(_: Any, params: Any) -> mcp.ListPromptsResult:
+        return mcp.ListPromptsResult(prompts=[mcp.Prompt(name=text)], next_cursor=following(params))
+
+    server = Server("library", on_list_resources=resources, on_list_prompts=prompts)
+    gate = Gateway(config(library={"factory": "x:x", "tools": {"offer": [kind]}}), connect=lambda _, __: server)
+    async with gate, gate.lease(trajectory="t", task="x", seed=1) as session:
+        with pytest.raises(ProtocolError, match="the list has more than max_message_bytes"):
+            await session.call(f"library__list_{kind}", {})
+    assert len(pages) == 42  # 8 MiB

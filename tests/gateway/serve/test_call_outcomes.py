@@ -1,14 +1,22 @@
-"""What `serve` keeps of calls: outcomes up to a number of bytes, and questions until their client has a stream."""
+"""What `serve` keeps: outcomes of calls up to a number of bytes, and questions until their client has a stream.
+
+And of a client's stream so many questions at a time.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
+from mcp.shared.direct_dispatcher import create_direct_dispatcher_pair
+from mcp_types import ClientCapabilities, ElicitationCapability
 
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import DeliveryUnknown
 from gateway.serve.bearers import Bearer
 from gateway.serve.client_calls import RunningCalls
+from gateway.serve.client_relay import ClientRelay
 from gateway.serve.config import ServeConfig, TokenLimits
 from gateway.serve.served_lease import LeasedCalls
 
@@ -67,3 +75,35 @@ async def test_a_question_is_refused_once_its_client_has_taken_no_stream() -> No
         with anyio.fail_after(20):
             await ended.wait()
     assert refused == ["the client took no stream for elicitation/create"]
+
+
+async def test_a_client_has_a_number_of_questions_to_answer_at_most() -> None:
+    client, server = create_direct_dispatcher_pair()
+    relay = ClientRelay(server, ClientCapabilities(elicitation=ElicitationCapability()), answer_s=600)
+    asked: list[Any] = []
+    answer = anyio.Event()
+
+    async def on_request(context: Any, method: str, params: Any) -> Json:
+        asked.append(params)
+        await answer.wait()
+        return {}
+
+    async def on_notify(context: Any, method: str, params: Any) -> None: ...
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as running:
+            running.start_soon(relay.pump)
+            for side in (client, server):
+                await running.start(side.run, on_request, on_notify)
+            async with anyio.create_task_group() as asking:
+                for _ in range(1000):
+                    asking.start_soon(relay.request, "elicitation/create", {})
+                while len(asked) < 1000:
+                    await anyio.lowlevel.checkpoint()
+                with pytest.raises(ErrorAnswer, match="the client has 1000 requests to answer"):
+                    await relay.request("elicitation/create", {})
+                answer.set()
+            assert await relay.request("elicitation/create", {}) == {}
+            relay.close()
+            for side in (client, server):
+                side.close()

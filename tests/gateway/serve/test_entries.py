@@ -61,6 +61,13 @@ async def test_what_is_decided_there_is_refused_here(mini: Entries, config: Conf
         with pytest.raises(ConfigError, match="whose tools and roles its own file decides"):
             async with Gateway(config(shop={"url": running.url, "tools": ["get"], "required": True})):
                 pass
+        oauth = {"client_credentials": {"issuer": "http://127.0.0.1:9", "client_id": "us", "client_secret": "hush"}}
+        for change in ({"url": f"{running.url}?key=hush"}, {"url": running.url.replace("//", "//us:hush@")}, oauth):
+            entry = {"url": running.url, "required": True, **change}
+            with pytest.raises(ConfigError, match="to which only headers are sent") as caught:
+                async with Gateway(config(shop=entry)):
+                    pass
+            assert "hush" not in str(caught.value)
         with pytest.raises(ConfigError, match="has no server 'other'"):
             async with Gateway(config(other={"url": running.url, "required": True})):
                 pass

@@ -14,10 +14,14 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 from clock import Clock, made
+from dropping import dropping
 from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served, until_free
 from structlog.testing import capture_logs
 
 from gateway import Gateway, GatewayConfig, GatewayError
+from gateway.cassette.reading import SUFFIX, Cassette
+from gateway.cassette.recording import Recorder
+from gateway.cassette.replaying import Replay
 from gateway.errors import (
     CallTimeout,
     ConfigError,
@@ -28,6 +32,8 @@ from gateway.errors import (
     WorldLost,
 )
 from gateway.remote.hosts import HostConfig, HostList
+from gateway.serve.app import serving
+from gateway.serve.config import ServeConfig
 from gateway.types import CallFault, ToolResult
 
 Entries = Callable[..., dict[str, Any]]
@@ -47,6 +53,22 @@ async def test_each_lease_has_a_world_of_its_own_under_each_scope(mini: Entries,
                 assert (await two.call("get", {})).text != "plum"
                 assert (await one.call("pid", {})).text != (await two.call("pid", {})).text
             await until_free(running)
+
+
+async def test_a_replay_is_leased_like_its_servers(mini: Entries, config: Config, tmp_path: Path) -> None:
+    made, path = config(store=mini("put", "get")), tmp_path / f"a{SUFFIX}"
+
+    async def conversation(gateway: Gateway, trajectory: str) -> list[str]:
+        async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
+            return [(await session.call(*call)).text for call in (("put", {"text": "plum"}), ("get", {}))]
+
+    recorder = Recorder(path)
+    async with Gateway(made, name="shop", record=recorder) as gateway:
+        recorded = await conversation(gateway, "one")
+    recorder.close()
+    replay = Gateway(made, name="shop", replay=Replay(Cassette.read(path)))
+    async with replay, serving(replay, ServeConfig()) as running, Gateway(made, hosts=at(running.url)) as gateway:
+        assert await conversation(gateway, "one") == recorded == ["stored", "plum"]
 
 
 async def test_catalogue_faults_and_coercions_are_those_of_a_local_gateway(mini: Entries, config: Config) -> None:
@@ -289,6 +311,38 @@ async def test_a_lease_that_is_given_up_before_the_host_has_answered_leaves_no_p
                 while running.leases > 1:
                     await anyio.lowlevel.checkpoint()
         await until_free(running)
+
+
+async def test_a_lease_that_waits_keeps_its_place_where_the_path_to_the_host_was_cut(
+    mini: Entries, config: Config
+) -> None:
+    """The host has not noticed: under another key it would refuse the trajectory's second lease."""
+    made = config(store=mini("echo", scope="process", max_processes=1), lease_timeout_s=60)
+    async with (
+        served(made, idle_s=600) as running,
+        dropping(urlsplit(running.url).port or 0, share=0.0, seed=1) as relay,
+        Gateway(made, hosts=at(f"{relay.url}/mcp", lost_after_s=0.01)) as gateway,
+        anyio.create_task_group() as tasks,
+    ):
+        other = RawClient(running.url)
+        handle = await other.open("first")
+        said: list[str] = []
+
+        async def play() -> None:
+            async with gateway.lease(trajectory="late", task=None, seed=1) as session:
+                said.append((await session.call("echo", {"text": "x"})).text)
+
+        with capture_logs() as logs, anyio.fail_after(60):
+            tasks.start_soon(play)
+            while running.leases < 2:
+                await anyio.lowlevel.checkpoint()
+            relay.cut()
+            while not logs:
+                await anyio.lowlevel.checkpoint()
+        assert logs[0]["event"] == "host.lost"
+        relay.share = 0.0
+        await other.ask("mcp-rollout/leases/close", {}, lease=handle)
+    assert said == ["x"]
 
 
 class Alternating:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,23 +12,34 @@ import anyio
 import mcp_types as mcp
 import pytest
 from mcp import Client, MCPError
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
 from raw_clients import raw_server
 from served import served
+from serving import serving as listening_server
 
-from gateway import GatewayConfig
-from gateway.serve.app import Serving
+from gateway import Gateway, GatewayConfig
+from gateway.serve.app import Serving, serving
+from gateway.serve.config import ServeConfig
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 MODERN = "2026-07-28"
 ERAS = ["legacy", MODERN]
 SERVER = str(Path(__file__).parents[2] / "support" / "asking_client_server.py")
+TELLING = str(Path(__file__).parents[2] / "support" / "one_era_server.py")
+KEY = "planted-key-0123456789"
+
+
+class Name(BaseModel):
+    name: str
 
 
 @asynccontextmanager
-async def serving_asker(**entry: Any) -> AsyncIterator[Serving]:
+async def serving_asker(answer_s: float = 600, **entry: Any) -> AsyncIterator[Serving]:
     async with raw_server([SERVER]) as port:
         given = {"url": f"http://127.0.0.1:{port}/mcp", "required": True, **entry}
-        async with served(GatewayConfig.model_validate({"servers": {"asker": given}})) as running:
+        made = GatewayConfig.model_validate({"servers": {"asker": given}})
+        async with served(made, answer_s=answer_s) as running:
             yield running
 
 
@@ -122,12 +134,69 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
+async def test_what_a_server_asks_within_a_call_is_bounded_in_number(mode: str) -> None:
+    server = MCPServer("nags", log_level="CRITICAL")
+
+    @server.tool()
+    async def nag(ctx: Context) -> str:
+        for number in range(5):
+            try:
+                await ctx.elicit("Who?", Name)
+            except MCPError as error:
+                return f"{number}: {error}"
+        return "never stopped"
+
+    del nag  # registered
+    async with listening_server(server, "http-handshake") as entry:
+        made = GatewayConfig.model_validate({"servers": {"nags": entry}, "max_requests_per_call": 3})
+        async with served(made) as running, client(running, mode) as user:
+            for _ in range(2):
+                said = text(await user.call_tool("nag", {}))
+                assert said == "3: a call may make 3 requests (max_requests_per_call)"
+
+
+async def test_a_client_that_never_answers_is_not_waited_for() -> None:
+    async def silent(context: Any, params: Any) -> mcp.ElicitResult:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with serving_asker(answer_s=0.05) as running, client(running, "legacy", elicitation_callback=silent) as user:
+        with anyio.fail_after(30), pytest.raises(MCPError, match="timed out"):
+            await user.call_tool("ask", {})
+
+
+@pytest.mark.parametrize("mode", ERAS)
 async def test_errors_pass_with_code_and_data(mode: str) -> None:
     async with serving_asker() as running, client(running, mode) as user:
         with pytest.raises(MCPError) as caught:
             await user.call_tool("fail", {})
         error = caught.value.error
         assert (error.code, error.message, error.data) == (-32077, "of my own", {"why": [1, 2]})
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_list_of_several_servers_is_of_those_that_have_it(mode: str) -> None:
+    old = {"command": sys.executable, "args": ["-I", "-S", TELLING, "old"], "required": True}
+    async with raw_server([SERVER]) as port:
+        entries = {"two": {**old, "scope": "session"}, "one": {"url": f"http://127.0.0.1:{port}/mcp"}, "three": old}
+        async with served(GatewayConfig.model_validate({"servers": entries})) as running:
+            async with client(running, mode) as user:
+                templates = (await user.list_resource_templates()).resource_templates
+                assert [found.uri_template for found in templates] == ["test://numbers/{number}"]
+    async with served(GatewayConfig.model_validate({"servers": {"one": old, "two": old}})) as running:
+        async with client(running, mode) as user:
+            with pytest.raises(MCPError) as caught:
+                await user.list_resource_templates()
+            assert caught.value.error.code == mcp.METHOD_NOT_FOUND
+
+
+async def test_a_list_of_several_servers_is_bounded_in_bytes() -> None:
+    old = {"command": sys.executable, "args": ["-I", "-S", TELLING, "old"], "required": True}
+    endless = {**old, "args": [*old["args"], "endless"], "max_message_bytes": 4096}
+    async with served(GatewayConfig.model_validate({"servers": {"one": old, "two": endless}})) as running:
+        async with client(running, "legacy") as user:
+            with pytest.raises(MCPError, match=r"two/prompts/list: the list has more than max_message_bytes \(4096\)"):
+                await user.list_prompts()
 
 
 async def test_several_servers_are_offered_together() -> None:
@@ -142,3 +211,56 @@ async def test_several_servers_are_offered_together() -> None:
                 assert len((await user.list_resources()).resources) == 2
                 assert (await user.read_resource("test://numbers/7")).contents[0].text == "number 7"
                 assert text(await user.call_tool("two__ask", {})) == "accept Ada"
+
+
+async def test_what_a_server_sends_outside_of_calls_passes_without_secrets() -> None:
+    assert sorted(await told_outside_of_calls(2)) == ["Who has [secret]?", "connected with [secret]"]
+
+
+async def test_a_client_that_never_answers_outside_of_calls_is_not_waited_for() -> None:
+    assert "Request 'elicitation/create' timed out" in await told_outside_of_calls(3, answer_s=0.05)
+
+
+async def told_outside_of_calls(number: int, answer_s: float = 600) -> list[str]:
+    """The first log lines and questions that a client gets, which it does not answer."""
+    told: list[str] = []
+
+    async def on_log(params: mcp.LoggingMessageNotificationParams) -> None:
+        told.append(str(params.data))
+
+    async def on_question(context: Any, params: Any) -> mcp.ElicitResult:
+        told.append(params.message)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    entry = {"command": sys.executable, "args": ["-I", "-S", TELLING, "old"], "env": {"API_KEY": KEY}}
+    made = GatewayConfig.model_validate({"servers": {"old": {**entry, "scope": "process"}}})
+    answers = {"logging_callback": on_log, "elicitation_callback": on_question}
+    async with served(made, answer_s=answer_s) as running, client(running, "legacy", **answers) as user:
+        await user.list_prompts()
+        await user.send_roots_list_changed()
+        with anyio.fail_after(60):
+            while len(told) < number:
+                await anyio.lowlevel.checkpoint()
+    return told
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_progress_of_a_server_in_this_process_passes_without_secrets(mode: str) -> None:
+    server, told = MCPServer("near", log_level="CRITICAL"), list[str | None]()
+
+    @server.tool()
+    async def report(ctx: Context) -> str:
+        await ctx.report_progress(1, 1, f"connected with {KEY}")
+        return "reported"
+
+    del report  # registered
+
+    async def on_progress(done: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    made = GatewayConfig.model_validate({"servers": {"near": {"command": "unused", "env": {"API_KEY": KEY}}}})
+    async with Gateway(made, connect=lambda *_: server) as gateway, serving(gateway, ServeConfig()) as running:
+        async with client(running, mode) as user:
+            assert text(await user.call_tool("report", {}, progress_callback=on_progress)) == "reported"
+    assert told == ["connected with [secret]"]

@@ -23,9 +23,9 @@ MODERN = "2026-07-28"
 SERVER = str(Path(__file__).parents[2] / "support" / "one_era_server.py")
 
 
-def config(era: str) -> GatewayConfig:
-    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, era], "required": True, "scope": "process"}
-    return GatewayConfig.model_validate({"servers": {era: entry}})
+def config(era: str, *more: str, **bounds: Any) -> GatewayConfig:
+    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, era, *more], "required": True, "scope": "process"}
+    return GatewayConfig.model_validate({"servers": {era: entry}, **bounds})
 
 
 async def elicited(context: Any, params: Any) -> mcp.ElicitResult:
@@ -43,6 +43,29 @@ async def test_questions_within_tools_prompts_and_resources_reach_the_client(era
             assert (await user.read_resource("test://names")).contents[0].text == "Ada Ada"
 
 
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_lists_and_resources_of_a_server_of_the_handshakes_era_reach_clients_of_both(mode: str) -> None:
+    server = MCPServer("shelf", log_level="CRITICAL")
+    server.add_tool(lambda: "x", name="any", description="x")
+
+    @server.prompt()
+    def greet() -> str:
+        return "Hello."
+
+    @server.resource("shelf://rules")
+    def rules() -> str:
+        return "Hush."
+
+    del greet, rules  # registered
+    async with serving(server, "http-handshake") as entry:
+        async with served(GatewayConfig.model_validate({"servers": {"shelf": entry}})) as running:
+            async with Client(running.url, mode=mode, cache=None) as user:
+                assert [each.name for each in (await user.list_prompts()).prompts] == ["greet"]
+                assert [str(each.uri) for each in (await user.list_resources()).resources] == ["shelf://rules"]
+                assert (await user.list_resource_templates()).resource_templates == []
+                assert (await user.read_resource("shelf://rules")).contents[0].text == "Hush."
+
+
 async def test_a_server_of_the_handshakes_era_is_told_that_a_client_of_the_other_answers_no_questions() -> None:
     async with served(config("old")) as running, Client(running.url, mode=MODERN, cache=None) as user:
         assert "does not take elicitation/create" in (await user.call_tool("ask_twice", {})).content[0].text
@@ -53,6 +76,25 @@ async def test_a_client_of_the_handshakes_era_that_answers_no_questions_gets_an_
         for asking in (user.call_tool("ask_twice", {}), user.get_prompt("greet"), user.read_resource("test://names")):
             with pytest.raises(MCPError, match="does not take elicitation/create"):
                 await asking
+
+
+@pytest.mark.parametrize("era", ["old", "new"])
+async def test_questions_count_as_requests_of_their_call(era: str) -> None:
+    async with served(config(era, max_requests_per_call=1)) as running:
+        async with Client(running.url, mode="legacy", cache=None, elicitation_callback=elicited) as user:
+            for _ in range(2):
+                try:
+                    said = (await user.call_tool("ask_twice", {})).content[0].text
+                except MCPError as error:
+                    said = str(error)
+                assert "a call may make 1 requests (max_requests_per_call)" in said
+
+
+async def test_a_server_that_never_comes_to_a_result_breaks_the_protocol() -> None:
+    async with served(config("new", "endless")) as running, Client(running.url, mode="legacy", cache=None) as user:
+        with pytest.raises(MCPError, match="no result after 10 rounds") as caught:
+            await user.call_tool("ask_twice", {})
+        assert caught.value.error.data["mcp-rollout/failure"]["code"] == "protocol_error"
 
 
 async def test_each_round_of_questions_has_a_state_and_so_a_time_of_its_own() -> None:
