@@ -20,8 +20,7 @@ from gateway.errors import GatewayError
 log = structlog.get_logger(__name__)
 
 _MOST_WAITING = 1000
-"""Notifications that wait for a client to take them, and requests that it answers; further ones are dropped or refused.
-"""
+"""Notifications that wait for a client, and requests that wait for its answer; further ones are dropped or refused."""
 _CAPABILITIES = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
 

@@ -149,8 +149,9 @@ async def test_a_list_whose_pages_are_too_long_together_breaks_the_protocol(conf
         return mcp.ListPromptsResult(prompts=[mcp.Prompt(name=text)], next_cursor=following(params))
 
     server = Server("library", on_list_resources=resources, on_list_prompts=prompts)
-    gate = Gateway(config(library={"factory": "x:x", "tools": {"offer": [kind]}}), connect=lambda _, __: server)
+    entry = {"factory": "x:x", "tools": {"offer": [kind]}, "max_message_bytes": 1_000_000}
+    gate = Gateway(config(library=entry), connect=lambda _, __: server)
     async with gate, gate.lease(trajectory="t", task="x", seed=1) as session:
-        with pytest.raises(ProtocolError, match="the list has more than max_message_bytes"):
+        with pytest.raises(ProtocolError, match=r"the list has more than max_message_bytes \(1000000\)"):
             await session.call(f"library__list_{kind}", {})
-    assert len(pages) == 42  # 8 MiB
+    assert len(pages) == 5
