@@ -34,9 +34,10 @@ from gateway.types import Role, ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""
-_MAX_ROUNDS = 10
+MOST_ROUNDS = 10
 """How often a server may answer a call with "come back with this state" before that breaks the protocol."""
-_ROUND_S = 0.05
+ROUND_S = 0.05
+"""Before a server that has asked nothing is called again."""
 
 
 class Stamps:
@@ -180,7 +181,7 @@ class Calls:
         state: str | None = None
         answers: Json | None = None
         on_progress = None if self.notes_delivery else call.on_progress
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(MOST_ROUNDS):
             params: Json = {"name": name, "arguments": arguments}
             if state is not None:
                 params["requestState"] = state
@@ -199,8 +200,8 @@ class Calls:
             if answer.input_requests:
                 answers = await answer_round(call, answer.input_requests)
             else:
-                await anyio.sleep(_ROUND_S)
-        raise ValueError(f"the server postponed its answer {_MAX_ROUNDS} times")
+                await anyio.sleep(ROUND_S)
+        raise ValueError(f"the server postponed its answer {MOST_ROUNDS} times")
 
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """As `Connection.list_raw`."""

@@ -119,6 +119,8 @@ class RunningCalls:
             yield
         finally:
             self._posted.discard(key)
+            if (call := self._calls.get(key)) is not None and call.scope.cancel_called:
+                del self._calls[key]
 
     def _check(self, key: tuple[str, str], is_repeated: bool) -> None:
         if is_repeated:
@@ -163,5 +165,7 @@ class RunningCalls:
             await call.taken_over()
         # Compared, since a client may give the number to another call once this one was taken over.
         if self._calls.get(key) is call:
-            del self._calls[key]
             call.give_up()
+            # Else kept until mcp's server is done with the request: asking only now, it would begin the call again.
+            if key not in self._posted:
+                del self._calls[key]

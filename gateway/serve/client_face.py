@@ -19,6 +19,7 @@ from pydantic_core import to_json
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from gateway.connection.calls import MOST_ROUNDS
 from gateway.connection.relay import ErrorAnswer, Json, Relay
 from gateway.errors import ConfigError, GatewayError
 from gateway.leases.session import Session
@@ -32,7 +33,6 @@ from gateway.serve.client_relay import ClientRelay, relay_of
 from gateway.serve.client_sessions import ClientSessions, RecentEvents, user_of
 from gateway.serve.client_world import (
     CACHE,
-    MOST_ROUNDS,
     WORLD_META,
     WorldRequest,
     enveloped,

@@ -11,6 +11,7 @@ from typing import Any, cast
 import anyio
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
+from gateway.connection.calls import ROUND_S
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
 from gateway.connection.resource_calls import pages
 from gateway.errors import GatewayError, ProtocolError
@@ -32,10 +33,6 @@ CACHE: Json = {"ttlMs": 0, "cacheScope": "private"}
 """What results of `_CACHED` have in 2026-07-28, and lists joined here or of servers of the other era have not."""
 _CACHED = frozenset((*_LISTS, "resources/read"))
 _SEPARATOR = "__"
-
-MOST_ROUNDS = 10
-"""How often a server may come back with a question."""
-_ROUND_S = 0.05
 
 
 def error_of(error: ErrorAnswer | GatewayError) -> Json:
@@ -91,7 +88,7 @@ class WorldRequest(Relay):
             if (state := result.get("requestState")) is not None:
                 more["requestState"] = state
             if not asked:
-                await anyio.sleep(_ROUND_S)
+                await anyio.sleep(ROUND_S)
             # The whole request again: between rounds, all that a server of this era keeps is in `requestState`.
             result = await self._once({**params, **more})
         if rounds and result.get("resultType") == "input_required":

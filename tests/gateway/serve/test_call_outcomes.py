@@ -77,6 +77,30 @@ async def test_a_question_is_refused_once_its_client_has_taken_no_stream() -> No
     assert refused == ["the client took no stream for elicitation/create"]
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_a_call_that_was_given_up_is_not_begun_again_by_a_server_that_is_late(is_late: bool) -> None:
+    ended = anyio.Event()
+    async with anyio.create_task_group() as server:
+        calls = RunningCalls(server, ServeConfig(take_over_s=0.05, stream_after_s=0.05))
+
+        async def begin(relay: Relay) -> Json:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ended.set()
+            raise AssertionError
+
+        assert await calls.answer("session", 1, begin) is None
+        with calls.posted("session", 1, begun=True), anyio.fail_after(20):
+            await ended.wait()
+            call = calls.take("session", 1) if is_late else None
+        assert not calls.has("session", 1)
+    assert is_late == (call is not None)
+    if call is not None:
+        with pytest.raises(ErrorAnswer, match="cancelled"):
+            call.outcome()
+
+
 async def test_a_client_has_a_number_of_questions_to_answer_at_most() -> None:
     client, server = create_direct_dispatcher_pair()
     relay = ClientRelay(server, ClientCapabilities(elicitation=ElicitationCapability()), answer_s=600)
