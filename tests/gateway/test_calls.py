@@ -244,9 +244,7 @@ async def test_structured_content_off_the_output_schema_is_a_protocol_error() ->
                 await session.call("count", {})
 
 
-async def test_a_hung_tool_times_out_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, begun, clock = MCPServer("world"), anyio.Event(), Clock(monkeypatch)
-
+def add_hang_and_look(server: MCPServer, begun: anyio.Event) -> None:
     @server.tool()
     async def hang() -> str:
         """Hang."""
@@ -259,6 +257,11 @@ async def test_a_hung_tool_times_out_and_the_session_goes_on(monkeypatch: pytest
         """Look."""
         return "here"
 
+
+async def test_a_hung_tool_times_out_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, begun, clock = MCPServer("world"), anyio.Event(), Clock(monkeypatch)
+
+    add_hang_and_look(server, begun)
     async with gateway(server, call_timeout_s=60) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
 
         async def times_out() -> None:
@@ -288,18 +291,7 @@ async def test_a_server_that_answers_calls_but_no_listing_is_busy_and_one_that_a
 
     server = ListedOnce("world")
 
-    @server.tool()
-    async def hang() -> str:
-        """Hang."""
-        begun.set()
-        await anyio.sleep_forever()
-        return ""
-
-    @server.tool()
-    def look() -> str:
-        """Look."""
-        return "here"
-
+    add_hang_and_look(server, begun)
     async with gateway(server, call_timeout_s=60) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
 
         async def times_out() -> None:
