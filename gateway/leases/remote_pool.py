@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
@@ -19,7 +18,7 @@ from gateway.connection.connection import AnyConnection
 from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
 from gateway.leases.taking import Bundle, SharedAttempt
 from gateway.remote.host import RemoteHost
-from gateway.remote.hosts import HostConfig, HostList, Hosts
+from gateway.remote.hosts import HostConfig, HostList, Hosts, may_hold_secrets
 from gateway.remote.names import Offer, OfferedServer
 from gateway.remote.outcome import HostError
 from gateway.remote.world import RemoteConnection, RemoteWorld
@@ -248,8 +247,7 @@ class Hosted:
 
 def _check(server: str, entry: ServerConfig) -> None:
     """Raise `ConfigError` for what is decided where the worlds are, and for secrets that its messages would show."""
-    url = urlsplit(entry.url or "")
-    if url.username or url.query or entry.client_credentials is not None:
+    if may_hold_secrets(entry.url or "") or entry.client_credentials is not None:
         key = "url" if entry.client_credentials is None else "client_credentials"
         problem = f"{entry.label} serves worlds, to which only headers are sent"
         remedy = "leave user, password and query out, and write the token into headers: {Authorization: Bearer ${NAME}}"

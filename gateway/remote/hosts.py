@@ -18,6 +18,12 @@ _PAUSE_S = 2.0
 """How long a host that could not be reached is not asked again, while there are others."""
 
 
+def may_hold_secrets(url: str) -> bool:
+    """Whether a URL has a user, a password or a query. That of a host is in messages and in traces."""
+    found = urlsplit(url)
+    return "@" in found.netloc or bool(found.query)
+
+
 class HostConfig(BaseModel):
     """One host, and how long it may be silent."""
 
@@ -40,8 +46,8 @@ class HostConfig(BaseModel):
     @classmethod
     def _names_a_host(cls, value: str) -> str:
         found = urlsplit(value)
-        if found.scheme not in ("http", "https") or not found.hostname or found.username:
-            raise ValueError("url must begin with http:// or https://, name a host, and hold no password")
+        if found.scheme not in ("http", "https") or not found.hostname or may_hold_secrets(value):
+            raise ValueError("url must begin with http:// or https://, name a host, and hold no password and no query")
         return value
 
     @field_validator("token", mode="before")

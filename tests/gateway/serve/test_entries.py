@@ -62,7 +62,8 @@ async def test_what_is_decided_there_is_refused_here(mini: Entries, config: Conf
             async with Gateway(config(shop={"url": running.url, "tools": ["get"], "required": True})):
                 pass
         oauth = {"client_credentials": {"issuer": "http://127.0.0.1:9", "client_id": "us", "client_secret": "hush"}}
-        for change in ({"url": f"{running.url}?key=hush"}, {"url": running.url.replace("//", "//us:hush@")}, oauth):
+        urls = [f"{running.url}?key=hush", *(running.url.replace("//", f"//{user}:hush@") for user in ("us", ""))]
+        for change in (*({"url": url} for url in urls), oauth):
             entry = {"url": running.url, "required": True, **change}
             with pytest.raises(ConfigError, match="to which only headers are sent") as caught:
                 async with Gateway(config(shop=entry)):

@@ -49,6 +49,9 @@ def test_each_form_of_hosts_is_accepted(given: Any, kind: type) -> None:
         ({"addresses": [URL], "ray": {}}, "or both"),
         ({"ray": {"min": 3, "max": 2}}, "less than min"),
         (["ftp://a"], "http:// or https://"),
+        (["http://us:hush@a/mcp"], "no password"),
+        (["http://:hush@a/mcp"], "no password"),
+        (["http://a/mcp?key=hush"], "no query"),
     ],
 )
 def test_a_wrong_form_is_refused_with_its_problem(given: Any, problem: str) -> None:
