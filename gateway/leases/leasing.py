@@ -250,8 +250,9 @@ class Leases:
         )
 
     def _needed(self, tools: Mapping[str, ToolDefinition]) -> list[str]:
-        """Servers with a tool that the policy may use, or with a part in the harness."""
-        used = {tool.server for tool in tools.values()}
+        """Servers with a tool that the policy may use, or with a part in the harness; all for MCP clients."""
+        # A client may also ask for resources and prompts.
+        used = self._catalogue.keys() if self._openings.relays else {tool.server for tool in tools.values()}
         return [
             server
             for server, definitions in self._catalogue.items()

@@ -50,7 +50,7 @@ class Openings:
     """
 
     def __init__(self, config: GatewayConfig, connect: Connect | None = None, *, relay_mode: str | None = None) -> None:
-        self._config, self._connect, self._relays = config, connect, relay_mode is not None
+        self._config, self._connect, self.relays = config, connect, relay_mode is not None
         mode = relay_mode or "auto"
         self.protocols = {server: NegotiatedProtocol(mode=mode, first=mode) for server in config.servers}
         self._redactors = {
@@ -188,7 +188,7 @@ class Openings:
             self._redactors[server],
             on_tools_changed=self.watch.notice,
             answered=answered,
-            relays=self._relays,
+            relays=self.relays,
         )
         self.connections.add(connection)
         # Before the start, so that discarding the bundle also ends a connection that is still starting.

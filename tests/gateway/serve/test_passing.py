@@ -213,6 +213,17 @@ async def test_several_servers_are_offered_together() -> None:
                 assert text(await user.call_tool("two__ask", {})) == "accept Ada"
 
 
+async def test_prompts_and_resources_of_a_server_without_tools_for_the_policy_are_offered() -> None:
+    async with raw_server([SERVER]) as one, raw_server([SERVER]) as two:
+        entries = {name: {"url": f"http://127.0.0.1:{port}/mcp"} for name, port in (("one", one), ("two", two))}
+        made = GatewayConfig.model_validate({"servers": {**entries, "two": {**entries["two"], "tools": []}}})
+        async with served(made) as running, client(running, "legacy") as user:
+            assert text(await user.call_tool("ask", {})) == "accept Ada"
+            got = await user.get_prompt("two__greet", {"name": "Ada"})
+            assert got.messages[0].content.text == "Hello, Ada."
+            assert len((await user.list_resources()).resources) == 2
+
+
 async def test_what_a_server_sends_outside_of_calls_passes_without_secrets() -> None:
     assert sorted(await told_outside_of_calls(2)) == ["Who has [secret]?", "connected with [secret]"]
 
