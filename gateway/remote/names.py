@@ -47,7 +47,6 @@ class OfferedServer:
     identity: ServerIdentity = field(default_factory=ServerIdentity)
     malformed: tuple[str, ...] = ()
     tools_with_secrets: tuple[str, ...] = ()
-    trusted: bool = False
     call_timeout_s: float = 60.0
 
 

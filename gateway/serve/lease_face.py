@@ -106,7 +106,6 @@ class LeaseFace:
                 instructions=gateway.instructions.get(server, ""),
                 identity=gateway.identities.get(server, ServerIdentity()),
                 malformed=gateway.malformed.get(server, ()),
-                trusted=gateway.config.servers[server].trusted,
                 call_timeout_s=gateway.config.servers[server].call_timeout_s,
             )
             for server, tools in gateway.catalogue.items()

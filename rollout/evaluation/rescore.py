@@ -35,6 +35,8 @@ _DIGITS = 12
 _NOT_SENT = frozenset({Role.RESET, Role.SCORE, Role.TASKS, Role.EXPERT, Role.ELICIT})
 """Roles of recorded calls that are not sent again: the lease resets, and servers ask their questions again."""
 _FILTERS = {MarkKind.VOID: "void", MarkKind.REPEATED_CALL: "repeated_calls", MarkKind.LONG_THINKING: "long_thinking"}
+_OF_TURNS = ("limits", "thinking", "results", "strategy")
+"""Sections of an environment that shape turns, and not what they earn."""
 
 
 class NotRescored(Exception):
@@ -184,7 +186,9 @@ def _penalty(trace: Trace, filters: FiltersConfig, record: RunRecord) -> float:
 
 def _new_record(record: RunRecord, environment: Environment) -> RunRecord:
     settings = {**record.settings, "rescored_from": record.name}
-    return replace(record, kind="rescored", environment=environment_identity(environment), settings=settings)
+    # The turns are those of the old limits, thinking, results and strategy.
+    now = {name: value for name, value in environment_identity(environment).items() if name not in _OF_TURNS}
+    return replace(record, kind="rescored", environment={**record.environment, **now}, settings=settings)
 
 
 class LiveScore:

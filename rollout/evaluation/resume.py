@@ -103,13 +103,13 @@ def compare_records(directory: Path, kept: Container[str], now: RunRecord) -> No
         now: the record of what is missing.
 
     Raises:
-        ConfigError: they have other limits, thinking, filters, rewards or tools.
+        ConfigError: they have other limits, thinking, results, strategies, filters, rewards or tools.
     """
     # As in a record that was read: an infinite number is null there.
     sections = to_jsonable_python(now.environment, inf_nan_mode="null")
     for before in (record for name, record in read_run_records(directory).items() if name in kept):
-        # Reward and filters last: the records that `rescore` makes have all of the environment as it is then.
-        for section in ("limits", "thinking", "filters", "reward"):
+        # Reward and filters last, which `rescore` can change.
+        for section in ("limits", "thinking", "results", "strategy", "filters", "reward"):
             for name, value in sections[section].items():
                 if before.environment.get(section, {}).get(name, value) != value:
                     problem = f"is not what it was for the traces in {directory}"

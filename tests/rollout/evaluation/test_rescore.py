@@ -133,6 +133,7 @@ async def test_a_changed_score_of_the_server_sees_the_world_that_the_cassette_ma
     last = max(number for number, line in enumerate(lines) if '"kind": "lease"' in line)
     path.write_text("\n".join(lines[:last]))
     new = shop(0.5, greeting="put in")
+    made = made.model_copy(update={"limits": made.limits.model_copy(update={"assistant_turns": 5})})
     async with Gateway(made, connect=lambda *_: new, name="test") as gateway:
         live = LiveScore(Cassette.read(path), made, gateway)
         with Traces(tmp_path / "out") as traces:
@@ -144,6 +145,7 @@ async def test_a_changed_score_of_the_server_sees_the_world_that_the_cassette_ma
     assert len(after) == 3 and after == {identity: before[identity] / 2 for identity in after}
     assert list(total.not_done) == ["is not in the cassette"] and total.done == 3
     assert live.calls == live.differing == 9
+    assert [one.environment["limits"]["assistant_turns"] for one in read_run_records(tmp_path / "new").values()] == [3]
 
 
 CRITERIA = {"polite": "Says please.", "brief": "Uses few words."}

@@ -32,6 +32,8 @@ def record(tool: str = "sha256:1", **fields: Any) -> RunRecord:
     [
         ({"limits": {"assistant_turns": 7}}, "/shop.yaml: limits.assistant_turns: "),
         ({"thinking": {"loss": "mask"}}, "/shop.yaml: thinking.loss: "),
+        ({"results": {"max_tokens": 16}}, "/shop.yaml: results.max_tokens: "),
+        ({"strategy": {"use": "compact", "compact": {"keep_turns": 3}}}, "/shop.yaml: strategy.use: "),
         ({"filters": {"void": {"action": "penalise"}}}, "/shop.yaml: filters.void: "),
         ({"reward": {"weights": {"valid_calls": 1.0}}}, "/shop.yaml: reward.weights: "),
         ({"reward": {"weights": {"format": 1.0}}, "limits": {"tool_calls": 3}}, "/shop.yaml: limits.tool_calls: "),
