@@ -7,7 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from itertools import pairwise
@@ -32,9 +32,11 @@ def prepare() -> None:
         return
     # Last, so that it finds only trackers that are not installed.
     sys.meta_path.append(_Trackers())
+    from transformers import masking_utils
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register("sdpa", PackedAttention(ALL_ATTENTION_FUNCTIONS["sdpa"]))
+    masking_utils._preprocess_mask_arguments = _no_dictionaries(masking_utils._preprocess_mask_arguments)
     from areal.engine.sglang_remote import SGLangBackend
     from areal.utils.saver import Saver
 
@@ -68,6 +70,18 @@ class PackedAttention:
             for part in parts
         ]
         return torch.cat(outputs, dim=1), None
+
+
+def _no_dictionaries(prepared: Callable[..., Any]) -> Callable[..., Any]:
+    """transformers' preparation of a mask, with none in the place of AReaL's dictionary of no masks.
+
+    Models whose layers have masks of several kinds know it, such as Qwen's; Llama's take it for a tensor.
+    """
+
+    def without(config: Any, embeddings: torch.Tensor, mask: Any, *more: Any, **named: Any) -> Any:
+        return prepared(config, embeddings, None if isinstance(mask, dict) else mask, *more, **named)
+
+    return without
 
 
 def launch_server(_: Any, server_args: dict[str, Any]) -> subprocess.Popen[bytes]:

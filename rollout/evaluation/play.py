@@ -9,6 +9,7 @@ from types import MappingProxyType
 from uuid import uuid4
 
 import anyio
+import structlog
 
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
@@ -30,6 +31,8 @@ from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds
 from rollout.trace.store import TraceStore
 from rollout.types import Policy
+
+log = structlog.get_logger(__name__)
 
 DEFAULT_RESPONSE_TOKENS = 65536
 MOST_JOBS = 1_000_000
@@ -174,16 +177,22 @@ async def play_all(
                 # The trace's own origin: a leaf of a tree that diverged begins again as another attempt.
                 return await engine.policy(session, job.environment, job.task, trace.origin)
 
-            await roll_out(
-                trace,
-                environment=counted(job.environment, engine),
-                gateway=gateways[job.environment.name],
-                policy_for=policy_for,
-                tokens=engine.tokens(),
-                limits=lengths.limits(job.environment),
-                store=store,
-                group=groups.get(job.row),
-            )
+            try:
+                await roll_out(
+                    trace,
+                    environment=counted(job.environment, engine),
+                    gateway=gateways[job.environment.name],
+                    policy_for=policy_for,
+                    tokens=engine.tokens(),
+                    limits=lengths.limits(job.environment),
+                    store=store,
+                    group=groups.get(job.row),
+                )
+            except ConfigError:  # no more traces can be written
+                raise
+            except Exception as error:  # boundary: as in training, a defect of this program costs one trajectory
+                log.exception("trajectory could not be played", trajectory=trace.id)
+                trace.fail("internal_error", f"{type(error).__name__}: {error}")
             finished(trace)
 
     async with anyio.create_task_group() as players:

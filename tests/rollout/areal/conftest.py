@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-IMPORT_AREAL = ["test_agreement.py", "test_areal_preflight.py", "test_command_line.py", "test_workflow.py"]
+IMPORT_AREAL = ["test_agreement.py", "test_areal_preflight.py", "test_command_line.py", "test_packed.py"]
+IMPORT_AREAL += ["test_workflow.py"]
 OTHERS = ["test_areal_training.py", "test_groups.py", "test_learning.py", "test_samples.py"]
 OTHERS += ["test_ranks.py", "test_single_controller.py", "test_stopping.py"]
 collect_ignore_glob = OTHERS if importlib.util.find_spec("areal") else IMPORT_AREAL
