@@ -21,7 +21,6 @@ MAX_QUOTED = 80
 class ParsedText:
     """A completion's text, split. Nothing is dropped: text that is neither a thought nor a call is content."""
 
-    thinking: str = ""
     content: str = ""
     calls: list[Call] = field(default_factory=list[Call])
     """In the order in which they were written; an unreadable call has a `problem`."""
@@ -29,9 +28,14 @@ class ParsedText:
     """`[begin, end)` of each thought in the text, its markers included; a leading one begins with the text."""
     in_thought: bool = False
     """Whether the text ends within its last thought."""
+    thought_texts: list[str] = field(default_factory=list[str])
+
+    @property
+    def thinking(self) -> str:
+        return "\n".join(filter(None, self.thought_texts))
 
     def add_thought(self, thought: str, begin: int, end: int, *, is_open: bool) -> None:
-        self.thinking = "\n".join(filter(None, (self.thinking, thought)))
+        self.thought_texts.append(thought)
         self.thoughts.append((begin, end))
         self.in_thought = is_open
 
@@ -87,7 +91,7 @@ class BlockFormat(Format):
     """A format of `think` blocks, `call` blocks and text between them.
 
     The text is scanned once, front to back: a marker inside a thought belongs to the thought, one inside a call to the
-    call.
+    call. A policy can repeat one marker until its turn is full, so every step has to be linear in the text.
     """
 
     think: tuple[str, str] = ("<think>", "</think>")
@@ -125,7 +129,9 @@ class BlockFormat(Format):
             is_open = not text[:position].endswith(self.think[1])
             thought = text[:position].removesuffix(self.think[1]).replace(self.think[0], "", 1)
             parsed.add_thought(thought.strip("\n"), 0, position, is_open=is_open)
-        while (found := self._next(text, position)) is not None:
+        ahead = {pair: text.find(pair[0], position) for pair in (self.think, self.call)}
+        indent = len(text) - len(text.lstrip())
+        while (found := _next(text, position, ahead)) is not None:
             start, (opening, ending) = found
             content.append(text[position:start])
             inside = start + len(opening)
@@ -133,7 +139,7 @@ class BlockFormat(Format):
             position = len(text) if end < 0 else end + len(ending)
             body = _without_partial(text[inside:], ending) if end < 0 else text[inside:end]
             if opening == self.think[0]:
-                begin = start if text[:start].strip() else 0
+                begin = start if start > indent else 0
                 parsed.add_thought(body.strip("\n"), begin, position, is_open=end < 0)
             else:
                 parsed.calls += self._block(body, tools, whole=end >= 0)
@@ -156,11 +162,6 @@ class BlockFormat(Format):
         before = text[:end]
         return 0 if opening in before or self.call[0] in before else end + len(ending)
 
-    def _next(self, text: str, position: int) -> tuple[int, tuple[str, str]] | None:
-        """The position and the markers of the next block."""
-        found = [(text.find(pair[0], position), pair) for pair in (self.think, self.call)]
-        return min((block for block in found if block[0] >= 0), default=None)
-
     def _block(self, body: str, tools: Tools, *, whole: bool) -> list[Call]:
         calls = self.read_block(body, tools)
         if whole or (self.call_end_optional and calls):
@@ -168,6 +169,18 @@ class BlockFormat(Format):
         # The arguments of a truncated call are not what the policy meant; the name still shows which call it was.
         broken = self.unreadable(f"The tool call has no {self.call[1]}")
         return [replace(call, arguments={}, problem=broken.problem) for call in calls] or [broken]
+
+
+def _next(text: str, position: int, ahead: dict[tuple[str, str], int]) -> tuple[int, tuple[str, str]] | None:
+    """The position and the markers of the next block.
+
+    Args:
+        ahead: where the opening marker of each pair was last found, so that nothing is searched for it twice.
+    """
+    for pair, start in ahead.items():
+        if 0 <= start < position:
+            ahead[pair] = text.find(pair[0], position)
+    return min(((start, pair) for pair, start in ahead.items() if start >= 0), default=None)
 
 
 def _without_partial(text: str, marker: str) -> str:

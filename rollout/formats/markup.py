@@ -11,12 +11,16 @@ from rollout.formats.values import decode_json, parameter_schemas, typed
 from rollout.types import Call
 
 _DSML = "\uff5cDSML\uff5c"
-_GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_GLM_BETWEEN = re.compile(r"</arg_key>\s*<arg_value>")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Element:
-    """An opening tag, whose first group is a name, and the closing one. Elements of one kind do not nest."""
+    """An opening tag, whose first group is a name, and the closing one. Elements of one kind do not nest.
+
+    Where `opening` would read far for a tag that is no tag, it matches what it has read, without a name: a search that
+    begins anew at each of many would be quadratic.
+    """
 
     opening: re.Pattern[str]
     ending: str
@@ -25,13 +29,20 @@ class _Element:
         """All elements with their bodies, None for an unclosed one, and the text between them."""
         found: list[tuple[re.Match[str], str | None]] = []
         between: list[str] = []
-        position = 0
-        while (tag := self.opening.search(text, position)) is not None:
+        position = after = 0
+        while (tag := self.opening.search(text, after)) is not None:
+            after = tag.end()
+            if tag.group(1) is None:
+                continue
             between.append(text[position : tag.start()])
-            end = text.find(self.ending, tag.end())
-            found.append((tag, None if end < 0 else text[tag.end() : end]))
-            position = len(text) if end < 0 else end + len(self.ending)
+            end = text.find(self.ending, after)
+            found.append((tag, None if end < 0 else text[after:end]))
+            position = after = len(text) if end < 0 else end + len(self.ending)
         return found, " ".join([*between, text[position:]]).strip()
+
+
+def _tag(kind: str) -> re.Pattern[str]:
+    return re.compile(rf"<{kind}=(?:([^>\n]*+)>|[^>\n]*+)")
 
 
 def _by_schema_in_lines(_: re.Match[str], text: str, schema: object) -> object:
@@ -51,8 +62,8 @@ def _by_attribute(tag: re.Match[str], text: str, _: object) -> object:
 class _MarkupFormat(BlockFormat):
     """A function element around parameter elements."""
 
-    function: _Element = _Element(opening=re.compile(r"<function=([^>\n]*)>"), ending="</function>")
-    parameter: _Element = _Element(opening=re.compile(r"<parameter=([^>\n]*)>"), ending="</parameter>")
+    function: _Element = _Element(opening=_tag("function"), ending="</function>")
+    parameter: _Element = _Element(opening=_tag("parameter"), ending="</parameter>")
     value: Callable[[re.Match[str], str, object], object] = lambda _, text, schema: typed(text, schema)
     """(a parameter's tag, its text, its schema) -> its value; raises ValueError for broken JSON."""
 
@@ -91,15 +102,33 @@ class _GLMFormat(BlockFormat):
         name, rest = name.strip(), marker + rest
         if not name or "<" in name:
             return [self.unreadable(f"The tool call names no tool, but begins with {quoted(body)}")]
-        if left := _GLM_PAIR.sub("", rest).strip():
+        pairs, left = _glm_pairs(rest)
+        if left:
             return [self.unreadable(f"{quoted(left)} is not an argument", name=name)]
         schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
-        for pair in _GLM_PAIR.finditer(rest):
-            key = pair.group(1).strip()
+        for key, value in pairs:
             if key in arguments:
                 return [self.unreadable(f"The argument {key!r} is given twice", name=name)]
-            arguments[key] = typed(pair.group(2), schemas.get(key))
+            arguments[key] = typed(value, schemas.get(key))
         return [Call(name=name, arguments=arguments)]
+
+
+def _glm_pairs(text: str) -> tuple[list[tuple[str, str]], str]:
+    """All keys with the text of their values, and the text between the pairs.
+
+    One expression for a pair would search the rest of the text from each key and each value that lacks its end. Here
+    the first marker that is missing ends the search: no later pair can be whole without it.
+    """
+    pairs, between, position = list[tuple[str, str]](), list[str](), 0
+    while (
+        (begin := text.find("<arg_key>", position)) >= 0
+        and (middle := _GLM_BETWEEN.search(text, begin + len("<arg_key>"))) is not None
+        and (end := text.find("</arg_value>", middle.end())) >= 0
+    ):
+        between.append(text[position:begin])
+        pairs.append((text[begin + len("<arg_key>") : middle.start()].strip(), text[middle.end() : end]))
+        position = end + len("</arg_value>")
+    return pairs, "".join([*between, text[position:]]).strip()
 
 
 QWEN3_CODER = _MarkupFormat(
