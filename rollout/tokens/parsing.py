@@ -12,6 +12,9 @@ from rollout.types import Parsed
 
 Range = tuple[int, int]
 """`[begin, end)`."""
+MOST_THOUGHTS = 32
+"""Thoughts of a turn whose ids are found one by one, which takes a decode of the turn each; those after them, with what
+is between them, count as one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,8 @@ class CompletionParser:
         Args:
             ranges: characters, in order and disjoint. Each begins at a marker or at 0, and ends at one or at the end.
         """
+        if len(ranges) > MOST_THOUGHTS:
+            ranges = [*ranges[: MOST_THOUGHTS - 1], (ranges[MOST_THOUGHTS - 1][0], ranges[-1][1])]
         found: list[Range] = []
         done = 0
         for start, end in ranges:

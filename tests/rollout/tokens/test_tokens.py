@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from rollout.formats import hermes
 from rollout.tokens.chatml import IM_END, SPECIAL, ByteTokens
+from rollout.tokens.parsing import MOST_THOUGHTS
 
 TOKENS = ByteTokens()
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]
@@ -40,3 +41,11 @@ def test_a_completion_cut_short_gets_the_end_of_its_message() -> None:
     new = [{"role": "user", "content": "go on"}]
     assert TOKENS.messages([1, 2], [], new, []).inserted == [TOKENS.stop_id]
     assert TOKENS.messages([1, TOKENS.stop_id], [], new, []).inserted == []
+
+
+def test_a_turn_of_very_many_thoughts_has_the_ids_of_the_last_ones_as_one() -> None:
+    ids = TOKENS.encode("<think>a</think>b" * 1000 + "<think>c")
+    parsed = anyio.run(TOKENS.parse, ids, ())
+    first, last = [(4 * at, 4 * at + 3) for at in range(MOST_THOUGHTS - 1)], 4 * (MOST_THOUGHTS - 1)
+    assert parsed.thoughts == (*first, (last, len(ids)))
+    assert parsed.in_thought and parsed.content == "b" * 1000
