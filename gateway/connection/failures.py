@@ -19,6 +19,7 @@ from gateway.errors import (
     ServerUnavailable,
     innermost,
 )
+from gateway.server_events import cut_text
 from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
 from gateway.transport.link import Link
 from gateway.transport.tool_definitions import first_fault
@@ -88,6 +89,8 @@ def _answered(error: MCPError, where: Mapping[str, str]) -> GatewayError | ToolR
 
 _CLOSED = (mcp.CONNECTION_CLOSED, "Connection closed")
 """What mcp raises for a request whose streams ended."""
+_MOST_LINES, _MOST_CHARACTERS = 20, 4000
+"""Of the reason why a server did not start."""
 
 
 def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | None) -> ServerUnavailable:
@@ -117,12 +120,19 @@ def cannot_start(server: str, config: ServerConfig, link: Link, error: Exception
         problem = f"{describe(error)}; {link.reason}"
     if link.exhausted:
         problem = f"{problem}: {link.exhausted}, the limit in its entry"
-    message = link.describe(f"{config.label!r} is not available: {problem}")
+    message = link.describe(f"{config.label!r} is not available: {_cut(link.redact(problem))}")
     # Some program answers JSON-RPC there, and knows neither `initialize` nor `server/discover`.
     not_mcp = isinstance(cause, MCPError) and cause.code == mcp.METHOD_NOT_FOUND
     unavailable = (NotAnMCPServer if not_mcp else link.start_failure)(message, server=server)
     unavailable.__cause__ = error
     return unavailable
+
+
+def _cut(problem: str) -> str:
+    """The beginning of a text that a server may have chosen; redacted before, since half a secret is not found."""
+    lines = problem.splitlines()
+    more = [f"…[{len(lines) - _MOST_LINES} lines cut]"] if len(lines) > _MOST_LINES else []
+    return cut_text("\n".join([*lines[:_MOST_LINES], *more]), _MOST_CHARACTERS)
 
 
 def describe(error: BaseException) -> str:

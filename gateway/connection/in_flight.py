@@ -108,7 +108,7 @@ class InFlightCall(Delivery):
         self._most_requests = most_requests
         self.events = events if events is not None else ServerEvents()
         self._least = RANK[log_level]
-        self._requests = 0
+        self._requests = self._refused = 0
         self._answering = 0
         self._left_s = 0.0
 
@@ -128,14 +128,18 @@ class InFlightCall(Delivery):
                 answer = await self._answer(kind, params, tool)
         except Refused as refusal:
             event.refused = cut_text(str(refusal), _MAX_TEXT)
-            log.warning(
-                "exchange.refused",
-                trajectory=self.trajectory,
-                server=self.server,
-                tool=tool,
-                asked=str(kind),
-                problem=str(refusal),
-            )
+            self._refused += 1
+            # The first, the tenth, the hundredth: a server may ask as often as it likes.
+            if str(self._refused).strip("0") == "1":
+                log.warning(
+                    "exchange.refused",
+                    trajectory=self.trajectory,
+                    server=self.server,
+                    tool=tool,
+                    asked=str(kind),
+                    problem=event.refused,
+                    refused=self._refused,
+                )
             raise
         finally:
             event.elapsed_s = time.perf_counter() - began

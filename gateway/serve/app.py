@@ -27,7 +27,7 @@ from gateway.serve.config import ServeConfig
 from gateway.serve.lease_face import LeaseFace
 from gateway.serve.leases import PATH, ServedLeases
 from gateway.serve.params import InvalidParams, Params
-from gateway.transport.messages import read_json
+from gateway.transport.messages import read_request
 from mcp_wire.door import is_loopback
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
@@ -43,6 +43,8 @@ _ENDPOINT, _HEALTH = PATH.encode(), b"/health"
 _ADDRESS = re.compile(rf"{PATH}(?:/([A-Za-z0-9._~-]{{1,128}}))?")
 _LEASES = b"mcp-rollout/lease"
 """In the body of every request of the lease extension: in its method, or in its `_meta`."""
+_DIRECT_BYTES = 1 << 16
+"""Longest request that is read before anything is asked: what any connection may hold. Longer ones are counted."""
 _INVALID_REQUEST, _INVALID_PARAMS, _INTERNAL = -32600, -32602, -32603
 
 
@@ -124,15 +126,18 @@ class ServeApp:
                 return DirectAnswer(200, self._metrics(), CONTENT_TYPE)
         match scope["method"]:
             case "POST" if address is not None:
-                body = await self._body(receive)
-                concerned, answer = _concerns(headers, body), None
-                # Not where the connection has asked `answer`, which left the request to mcp's server.
-                if concerned and ASKED not in scope["state"]:
-                    answer = await self._post(headers, body, bearer, address)
-                if answer is None:
-                    with self.client_face.posted(bearer, headers, body, begun=concerned):
-                        # mcp's server reads the body itself; the rest of `receive` tells it when its client has left.
-                        await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
+                with bearer.holding() as hold:
+                    body = await self._body(receive, hold)
+                    if not body.lstrip().startswith(b"{"):
+                        raise Refused(400, "the body is not one JSON object, which every request is, without batches")
+                    concerned, answer = _concerns(headers, body), None
+                    # Not where the connection has asked `answer`, which left the request to mcp's server.
+                    if concerned and ASKED not in scope["state"]:
+                        answer = await self._post(headers, body, bearer, address)
+                    if answer is None:
+                        with self.client_face.posted(bearer, headers, body, begun=concerned):
+                            # mcp's server reads the body itself; the rest of `receive` tells it when its client leaves.
+                            await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
                 return answer
             case "DELETE" if address and b"mcp-session-id" not in headers:
                 await self._leases.close_at(address, bearer)
@@ -142,9 +147,9 @@ class ServeApp:
             case _:
                 raise Refused(405, "this method is not served here")
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive, hold: Callable[[int], None]) -> bytes:
         parts: list[bytes] = []
-        size = 0
+        size = held = 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -153,6 +158,10 @@ class ServeApp:
             size += len(parts[-1])
             if size > self._config.max_request_bytes:
                 raise Refused(413, f"the request has more than max_request_bytes ({self._config.max_request_bytes})")
+            # Else a connection's own bound is enough, and short requests pass whatever the longer ones hold.
+            if size > _DIRECT_BYTES:
+                hold(size - held)
+                held = size
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -166,7 +175,7 @@ class ServeApp:
             address: Where there is one, there are no leases to ask for.
         """
         try:
-            message = read_json(body)
+            message, replaced = read_request(body)
         except (ValueError, RecursionError) as error:
             return DirectAnswer(400, _error(None, -32700, f"the body is not a JSON-RPC message: {error}"))
         number, method, given = message.get("id"), message.get("method"), message.get("params", {})
@@ -177,6 +186,8 @@ class ServeApp:
         # A notification has no answer but its status, 202, which is mcp's server's to give.
         if number is None:
             return None
+        if replaced:
+            return DirectAnswer(200, _error(number, _INVALID_PARAMS, replaced))
         try:
             answer = None if address else await self._dispatch(method, params, bearer)
         except GatewayError as error:
@@ -291,7 +302,8 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
         leases = ServedLeases(gateway, config, tasks)
         app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
         connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
-        server = http_server(app, app, connections, direct_bytes=config.max_request_bytes, stop_s=_STOP_S)
+        direct_bytes = min(config.max_request_bytes, _DIRECT_BYTES)
+        server = http_server(app, app, connections, direct_bytes=direct_bytes, stop_s=_STOP_S)
         stopped = anyio.Event()
 
         async def listen() -> None:

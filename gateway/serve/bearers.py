@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -64,6 +65,8 @@ class Bearer:
     """Of MCP clients."""
     kept_bytes: int = 0
     """Of outcomes that are kept."""
+    body_bytes: int = 0
+    """Of longer requests that arrive or are answered."""
     leases: anyio.CapacityLimiter = field(init=False)
     """Worlds that are leased."""
     worlds: anyio.CapacityLimiter = field(init=False)
@@ -77,6 +80,25 @@ class Bearer:
         """Raise `Refused` where no further request may begin."""
         if self.calls >= self.limits.calls:
             raise Refused(429, f"{self.calls} calls are under way already (limits.calls)")
+
+    @contextmanager
+    def holding(self) -> Generator[Callable[[int], None]]:
+        """What counts further bytes of one request, until the block ends; `Refused` where there is no room for them.
+
+        A request alone always has room: it would be sent again for ever.
+        """
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if held < self.body_bytes and self.body_bytes + size > self.limits.body_bytes:
+                raise Refused(429, f"other requests hold {self.body_bytes - held} bytes (limits.body_bytes)")
+            held, self.body_bytes = held + size, self.body_bytes + size
+
+        try:
+            yield hold
+        finally:
+            self.body_bytes -= held
 
 
 class Admission:
@@ -139,6 +161,7 @@ def exposition(counts: Counts, bearers: Iterable[Bearer], *, leases: int, grante
         ("calls", "Calls under way by bearer."),
         ("waiting", "Leases that wait for a world, by bearer."),
         ("kept_bytes", "Bytes of outcomes that are kept for repeated calls, by bearer."),
+        ("body_bytes", "Bytes of longer requests that arrive or are answered, by bearer."),
     ):
         lines += _metric(name, "gauge", text, _labelled("bearer", {each.name: getattr(each, name) for each in bearers}))
     return ("\n".join(lines) + "\n").encode()

@@ -44,7 +44,7 @@ from gateway.serve.client_world import (
 from gateway.serve.config import ServeConfig
 from gateway.serve.leases import NO_LEASE, ServedLeases
 from gateway.serve.served_lease import ServedLease
-from gateway.transport.messages import read_json
+from gateway.transport.messages import is_message, read_json
 from gateway.types import Scope
 
 Context = ServerRequestContext[Any, Any]
@@ -101,11 +101,19 @@ class ClientFace:
     def posted(
         self, bearer: Bearer, headers: Mapping[bytes, bytes], body: bytes, *, begun: bool
     ) -> AbstractContextManager[None]:
-        """As `RunningCalls.posted`, for what is a request of a session; also `Refused` beyond the bearer's calls."""
+        """As `RunningCalls.posted`, for what is a request of a session.
+
+        Raises:
+            Refused: also beyond the bearer's calls, and for what mcp's server would refuse in words of its validator.
+        """
         session = headers.get(b"mcp-session-id", b"").decode("latin-1")
         try:
-            message = read_json(body) if session else None
+            message = read_json(body)
         except (ValueError, RecursionError):  # mcp's server says so
+            message = None
+        if message is not None and not is_message(message):
+            raise Refused(400, "the body is not a JSON-RPC request, notification or response")
+        if not session:
             message = None
         number = message.get("id") if message is not None and "method" in message else None
         # Not where the request counts already: a call that has begun, or that waits for this answer or notification.

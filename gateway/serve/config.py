@@ -25,6 +25,8 @@ class TokenLimits(BaseModel):
     """Requests under way; further ones are refused, and clients send them again."""
     kept_bytes: int = Field(default=256 << 20, ge=1 << 20)
     """Bytes of outcomes that are kept for repeated calls; beyond it the oldest of a lease are dropped."""
+    body_bytes: int = Field(default=256 << 20, ge=1024)
+    """Bytes of longer requests that arrive or are answered; where others hold some, what goes beyond is refused."""
 
 
 class ServeConfig(BaseModel):

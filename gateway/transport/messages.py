@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ _MOST_REPAIRED = 40_000
 _MOST_DIGITS = 4000
 """Of an integer. Python's own limit for reading one is 4,300."""
 _LARGE = 256 << 10
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def _count_values(text: bytes | bytearray) -> int:
@@ -58,8 +60,10 @@ def _too_many_values(text: bytes | bytearray, most: int = _MOST_VALUES) -> str:
     return f"the message has more than {most} JSON values"
 
 
-def _parse_json(text: bytes | bytearray) -> Any:
+def _parse_json(text: bytes | bytearray) -> tuple[Any, str]:
     """A JSON value, with U+FFFD for bad UTF-8 and lone surrogates, and text for integers of thousands of digits.
+
+    Second, what was replaced.
 
     A thread would not help with a large one: the parser holds the interpreter's lock until it is done.
 
@@ -71,27 +75,47 @@ def _parse_json(text: bytes | bytearray) -> Any:
         raise ValueError(problem)
     try:
         # Looking up each string of a large text in the parser's cache takes longer than making it.
-        return from_json(text, cache_strings="none" if len(text) > _LARGE else "all")
+        return from_json(text, cache_strings="none" if len(text) > _LARGE else "all"), ""
     except ValueError:
         if problem := _too_many_values(text, _MOST_REPAIRED):
             raise ValueError(problem) from None
+    long_integers = list[str]()
+
+    def integer(digits: str) -> int | str:
+        if len(digits) <= _MOST_DIGITS:
+            return int(digits)
+        long_integers.append(digits)
+        return digits
+
+    decoded = text.decode("utf-8", "replace")
     try:
-        # json.loads takes what the strict parser refuses: lone surrogates, which encoding replaces, and deep nesting.
-        found = json.loads(
-            text.decode("utf-8", "replace"),
-            parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else digits,
-        )
-        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+        # json.loads takes what the strict parser refuses: lone surrogates and deep nesting.
+        found = json.loads(decoded, parse_int=integer)
+        whole, halves = _HALF_A_PAIR.subn("\ufffd", json.dumps(found, ensure_ascii=False))
+        found = json.loads(whole)
     except RecursionError:
         raise ValueError("the message is nested too deep") from None
+    if long_integers:
+        return found, f"an integer has more than {_MOST_DIGITS} digits"
+    if halves:
+        return found, "a text has half a surrogate pair"
+    return found, "a text is not UTF-8" if decoded.encode() != text else ""
 
 
 def read_json(data: bytes | bytearray) -> Json:
     """A JSON object. Raises ValueError for anything else, and for one nested more than 200 deep."""
-    message: Any = _parse_json(data)
+    message, _ = _parse_json(data)
     if not isinstance(message, dict):
         raise ValueError("the answer is not a JSON-RPC message")
     return cast("Json", message)
+
+
+def read_request(data: bytes) -> tuple[Json, str]:
+    """As `read_json`, with what was replaced: a server should be sent what its client wrote, or nothing."""
+    message, replaced = _parse_json(data)
+    if not isinstance(message, dict):
+        raise ValueError("it is not one JSON object, which every request is, without batches")
+    return cast("Json", message), replaced
 
 
 def read_line(line: bytes) -> Json | None:
@@ -102,7 +126,7 @@ def read_line(line: bytes) -> Json | None:
     if line.lstrip()[:1] != b"{":
         return None  # every message is an object; anything else is not worth a parser
     try:
-        return _parse_json(line)
+        return _parse_json(line)[0]
     # What is not JSON is a server's print. What is beyond a bound may be an answer, whose caller then gets an error.
     except json.JSONDecodeError:
         return None
@@ -160,6 +184,15 @@ def unusable_answer(answered: int | str, problem: str) -> Json:
     """An error response in place of an answer that a transport cannot use, so that the caller need not wait."""
     error = {"code": INTERNAL_ERROR, "message": problem, "data": GatewayAnswer(problem)}
     return {"jsonrpc": "2.0", "id": answered, "error": error}
+
+
+def is_message(message: Json) -> bool:
+    """Whether mcp can read it."""
+    try:
+        typed(message)
+    except ValueError:
+        return False
+    return True
 
 
 def is_response(message: Json) -> bool:

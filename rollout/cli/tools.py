@@ -35,6 +35,8 @@ _MESSAGES = 512
 """Tokens allowed for a prompt's messages, for the recommended prompt length."""
 _NAME_WIDTH = 28
 """Columns for a tool's name; a longer name gets its own line."""
+_BREAKS = {ord("\t"): "<U+0009>", ord("\n"): "<U+000A>"}
+"""Not hidden, and in a name they would look like another tool's line."""
 
 app = typer.Typer(add_completion=False)
 
@@ -98,7 +100,7 @@ def _print_tools(offers: Offers, target: Target) -> None:
         indent = 2 + min(max((len(tool.exposed_name) for tool in definitions), default=0), _NAME_WIDTH) + 2
         for tool in definitions:
             lines = wrap(_summary(tool), max(console.width - indent, 20))
-            name = plain(f"  {tool.exposed_name}")
+            name = plain(f"  {tool.exposed_name}").translate(_BREAKS)
             if len(name) > indent - 2:
                 console.print(Text(name))
                 name = ""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from gateway.config.mapping_file import read_json
 from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, Faults, InvalidValue, raise_all
+from gateway.schemas.cost import DEEPEST
 from gateway.types import canonical_json
 from rollout.environment.harness import ALL, ListedTask
 from rollout.environment.parquet import read_rows
@@ -161,6 +162,7 @@ def read_tasks(
 
 def _task(raw: Mapping[str, Any], where: str) -> FileTask:
     _refuse_misspelt(raw, where)
+    _refuse_deep(raw, where)
     extra: Any = raw.get("extra_info")
     own: Any = cast("Mapping[str, Any]", extra).get("mcp") if isinstance(extra, Mapping) else None
     if isinstance(own, Mapping):  # a row that `data` wrote
@@ -201,6 +203,23 @@ def _refuse_misspelt(raw: Mapping[str, Any], where: str) -> None:
         remedy = f"add it: a text, or a list of {{role, content}}; this row has the keys {keys}"
         faults.append(ConfigError("is missing", file=where, key="prompt", remedy=remedy))
     raise_all(faults)
+
+
+def _refuse_deep(raw: Mapping[str, Any], where: str) -> None:
+    """What is nested deeper could neither be sent nor recorded."""
+    for name, value in raw.items():
+        level: list[Any] = [value]
+        for _ in range(DEEPEST + 1):
+            below: list[Any] = []
+            for each in level:
+                if isinstance(each, Mapping):
+                    below += cast("Mapping[str, Any]", each).values()
+                elif isinstance(each, list):
+                    below += cast("list[Any]", each)
+            level = below
+        if level:
+            problem, remedy = f"is nested more than {DEEPEST} deep", "write it flatter, or as JSON text in a string"
+            raise ConfigError(problem, file=where, key=name, remedy=remedy)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, bytes | Mapping[str, Any]]]:

@@ -13,6 +13,7 @@ import orjson
 
 from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.sections import FilterAction
+from rollout.trace.segment import FINITE
 from rollout.types import Call, Message, Shown
 
 
@@ -35,6 +36,8 @@ class Block:
 @dataclass(kw_only=True)
 class ToolEvent:
     """One tool call and its result."""
+
+    __pydantic_config__ = FINITE
 
     name: str
     arguments: dict[str, Any]
@@ -112,6 +115,8 @@ class CheckEvent:
 @dataclass(kw_only=True)
 class UserEvent:
     """One message of the user simulator."""
+
+    __pydantic_config__ = FINITE
 
     seq: int
     message: str

@@ -149,6 +149,9 @@ def _checked(trace: Trace, where: str) -> Trace:
     if trace.schema_version != SCHEMA_VERSION:
         problem = f"trace schema {trace.schema_version}, this program reads {SCHEMA_VERSION}"
         raise ConfigError(problem, file=where)
+    for name, value in trace.origin:
+        if isinstance(value, int) and abs(value) >= 2**63:  # neither the index nor an archive can hold it
+            raise NotARecord("not a trace record: has a number of more than 64 bits", file=where, key=f"origin.{name}")
     return trace
 
 

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rollout.environment.sections import Strategy
+from rollout.trace.segment import FINITE
 
 
 @dataclass(kw_only=True, slots=True)
 class StrategyRecord:
     """The strategy of a trajectory, and for a leaf of a tree, what it took over from its parent (`origin.parent`)."""
+
+    __pydantic_config__ = FINITE
 
     use: Strategy = Strategy.CHAIN
     shared_turns: int = 0
@@ -74,6 +77,8 @@ _COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.WOR
 @dataclass(kw_only=True, slots=True)
 class Reward:
     """The trajectory's reward and its components."""
+
+    __pydantic_config__ = FINITE
 
     score: float
     """The weighted sum, with the penalty subtracted."""

@@ -17,7 +17,7 @@ from rollout.environment.task import Origin, Task
 from rollout.process import exempt
 from rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent, call_message, tool_message
 from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
-from rollout.trace.segment import Segment, Span, SpanKind, runs
+from rollout.trace.segment import FINITE, Id, Segment, Span, SpanKind, runs
 from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
@@ -29,6 +29,8 @@ SCHEMA_VERSION = 2
 class Turn:
     """One policy generation and what it caused."""
 
+    __pydantic_config__ = FINITE
+
     content: str
     thinking: str
     finish_reason: FinishReason
@@ -36,7 +38,7 @@ class Turn:
     """Number of sampled ids."""
     generations: int = 1
     """Number of engine requests: 2 where the turn continued after its thinking budget."""
-    trimmed: list[int] = field(default_factory=list[int])
+    trimmed: list[Id] = field(default_factory=list[int])
     """Sampled ids that the template removed when the context continued; they are in no training sample."""
     weights_version: tuple[int | None, int | None] = (None, None)
     request_ids: list[str] = field(default_factory=list[str])

@@ -7,6 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+Id = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+"""Of a token, or a place among them, as an archive can hold it. A damaged record has others, and is none."""
+FINITE = ConfigDict(allow_inf_nan=False)
+"""For numbers of a record: JSON has no others, and statistics cannot do with them."""
+Flag = Annotated[int, Field(ge=0, le=1)]
 
 
 class SpanKind(StrEnum):
@@ -28,18 +37,20 @@ class Span:
     """A run of response tokens of one kind, `[start, end)` counted from the first response token."""
 
     kind: SpanKind
-    turn: int
-    start: int
-    end: int
+    turn: Id
+    start: Id
+    end: Id
 
 
 @dataclass(kw_only=True, slots=True)
 class Segment:
     """A prompt and a response to which tokens were only appended: each generation saw exactly the tokens before it."""
 
-    prompt_ids: list[int] = field(default_factory=list[int])
-    response_ids: list[int] = field(default_factory=list[int])
-    loss_mask: list[int] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled and in the loss
+    __pydantic_config__ = FINITE
+
+    prompt_ids: list[Id] = field(default_factory=list[int])
+    response_ids: list[Id] = field(default_factory=list[int])
+    loss_mask: list[Flag] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled and in the loss
     logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
     images: int = 0
     """Number of the messages' images that are in prompt and response, counted from the first."""

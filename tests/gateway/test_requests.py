@@ -16,10 +16,12 @@ from mcp_types import CreateMessageResult, SamplingMessage, TextContent
 from pydantic import BaseModel
 from serving import Model, listening, serving
 from starlette.responses import Response
+from structlog.testing import capture_logs
 
 from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
 from gateway.config.calls import SamplingConfig
 from gateway.connection.answerers import Sampler
+from gateway.connection.in_flight import InFlightCall, Refused
 from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from gateway.server_events import NotificationKind, RequestKind, ServerEvents
 from mcp_servers.kit import InProcess
@@ -279,6 +281,15 @@ async def test_a_server_that_keeps_asking_is_stopped() -> None:
         async with gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
             text = (await session.call("nag", {})).text
     assert text.startswith("3: ") and "max_requests_per_call" in text
+
+
+async def test_refused_questions_of_one_call_are_logged_in_powers_of_ten() -> None:
+    call = InFlightCall(server="shop", tool="nag")
+    with capture_logs() as logs:
+        for _ in range(120):
+            with pytest.raises(Refused):
+                await call.answer(RequestKind.ELICITATION, {})
+    assert [entry["refused"] for entry in logs if entry["event"] == "exchange.refused"] == [1, 10, 100]
 
 
 async def test_on_a_shared_line_a_question_that_names_no_call_is_refused_unless_it_names_the_trajectory() -> None:

@@ -26,6 +26,10 @@ for line in sys.stdin:
             answer["error"] = {"code": -32000, "message": "LICENSE EXPIRED"}
             print(json.dumps(answer), flush=True)
             sys.exit(4)
+        case "initialize" if how == "lines":
+            answer["error"] = {"code": -32000, "message": "no\\n" * 10_000}
+        case "tools/list" if how == "length":
+            answer["error"] = {"code": -32000, "message": "x" * 3970 + os.environ["API_TOKEN"] + "x" * 1_000_000}
         case "initialize" if how == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "initialize" if how == "exit":
@@ -75,3 +79,24 @@ async def test_a_start_that_failed_is_explained_by_what_the_server_did(tmp_path:
             pass
     assert re.fullmatch(rf"bad: '{sys.executable}' is not available: {said}", str(caught.value)), caught.value
     assert isinstance(caught.value, NotAnMCPServer) is (how == "not mcp")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("lines", r"MCPError: no\n(no\n){19}…\[9980 lines cut\]"),
+        ("length", r"MCPError: x{3970}.{1,20}…\[\d+ characters cut\]"),
+    ],
+)
+async def test_what_a_server_says_instead_of_starting_is_bounded_and_half_a_secret_is_not_left_by_it(
+    tmp_path: Path, how: str, said: str
+) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    args = ["-I", "-S", str(tmp_path / "server.py"), how]
+    secret = "swordfish-0123456789-swordfish"
+    entry = {"command": sys.executable, "args": args, "required": True, "env": {"API_TOKEN": secret}}
+    with anyio.fail_after(10), pytest.raises(ServerUnavailable) as caught:
+        async with Gateway(GatewayConfig.model_validate({"servers": {"bad": entry}})):
+            pass
+    assert re.fullmatch(rf"bad: '{sys.executable}' is not available: {said}", str(caught.value)), str(caught.value)
+    assert "sword" not in str(caught.value)

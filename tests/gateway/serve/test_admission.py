@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -178,6 +179,43 @@ async def test_limits_refuse_and_name_themselves(mini: Entries, config: Config) 
         await client.ask("mcp-rollout/leases/close", lease=handle)
         granted = await client.ask("mcp-rollout/leases/open", {"key": "b", "trajectory": "b", "seed": 1, "wait_s": 9})
         assert granted["result"]["granted"] is True
+
+
+async def held_bytes(url: str) -> int:
+    """Of the first bearer."""
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}) as http:
+        found = (await http.get(url.replace("/mcp", "/metrics"))).text
+    return int(found.partition('mcp_rollout_body_bytes{bearer="0"} ')[2].partition("\n")[0])
+
+
+async def test_long_requests_of_one_bearer_are_bounded_together_and_short_ones_pass(
+    mini: Entries, config: Config
+) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/renew", "params": {"leases": []}}
+    short = json.dumps(asked).encode()
+    long, half = short + b" " * 600_000, 300_000
+    async with served(config(store=mini("get")), limits={"body_bytes": 500_000}, tokens=TOKENS) as running:
+        own, other, address = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN), urlsplit(running.url)
+        lines = ["POST /mcp HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {TOKEN}"]
+        head = "\r\n".join([*lines, f"Content-Length: {len(long)}", "", ""])
+        with anyio.fail_after(60):
+            async with await anyio.connect_tcp(address.hostname or "", address.port or 0) as slow:
+                await slow.send(head.encode() + long[:half])
+                while await held_bytes(running.url) != half:
+                    await anyio.lowlevel.checkpoint()
+                refused = await own.post(long)
+                assert refused.status_code == 429 and "300000 bytes (limits.body_bytes)" in refused.text
+                assert (await own.post(short)).status_code == (await other.post(long)).status_code == 200
+                # Alone, also one beyond the bound is answered.
+                await slow.send(long[half:])
+                assert (await slow.receive()).startswith(b"HTTP/1.1 200 ")
+            assert await held_bytes(running.url) == 0
+            async with await anyio.connect_tcp(address.hostname or "", address.port or 0) as lost:
+                await lost.send(head.encode() + long[:half])
+                while await held_bytes(running.url) != half:
+                    await anyio.lowlevel.checkpoint()
+            while await held_bytes(running.url):
+                await anyio.lowlevel.checkpoint()
 
 
 BEGIN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}

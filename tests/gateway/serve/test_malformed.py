@@ -53,6 +53,57 @@ async def test_a_call_whose_meta_is_no_object_is_refused_and_harms_no_other(
             assert kept["result"]["content"][0]["text"] == "nothing"
 
 
+@pytest.mark.parametrize("session", [True, False])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (b"9" * 5000, "an integer has more than 4000 digits"),
+        (rb'"\ud800"', "a text has half a surrogate pair"),
+        (b'"\xff"', "a text is not UTF-8"),
+    ],
+)
+async def test_a_call_that_could_only_be_sent_altered_is_refused(
+    mini: Entries, config: Config, value: bytes, problem: str, session: bool
+) -> None:
+    async with served(config(store=mini("put", "get"))) as running:
+        client, params = RawClient(running.url), {"name": "put", "arguments": {"text": "VALUE"}}
+        with anyio.fail_after(60):
+            if session:
+                opened = await client.post(message(1, "initialize", **BEGIN), **HEADERS)
+                headers = {**HEADERS, "mcp-session-id": opened.headers["mcp-session-id"]}
+            else:
+                params["_meta"] = {"mcp-rollout/lease": await client.open("a"), "mcp-rollout/call": "1"}
+                headers = dict[str, str]()
+            body = json.dumps(message(2, "tools/call", **params)).encode().replace(b'"VALUE"', value)
+            refused = (await client.post(body, **headers)).json()
+    assert refused == {"jsonrpc": "2.0", "id": 2, "error": {"code": -32602, "message": problem}}
+
+
+@pytest.mark.parametrize("body", [b'[{"method": "tools/call"}]', b'"tools/call"', b"[]", b"5", b"", b" "])
+async def test_what_is_no_object_is_refused_in_words(mini: Entries, config: Config, body: bytes) -> None:
+    async with served(config(store=mini("get"))) as running:
+        client = RawClient(running.url)
+        opened = await client.post(message(1, "initialize", **BEGIN), **HEADERS)
+        refused = await client.post(body, **HEADERS, **{"mcp-session-id": opened.headers["mcp-session-id"]})
+    assert refused.status_code == 400
+    assert "is not one JSON object, which every request is" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("session", [True, False])
+@pytest.mark.parametrize("given", [{"method": 5}, {"result": {}}, {"id": 2, "error": "no"}, {}])
+async def test_an_object_that_is_no_message_is_refused_in_words(
+    mini: Entries, config: Config, given: dict[str, Any], session: bool
+) -> None:
+    async with served(config(store=mini("get"))) as running:
+        client = RawClient(running.url)
+        opened = await client.post(message(1, "initialize", **BEGIN), **HEADERS)
+        known = {"mcp-session-id": opened.headers["mcp-session-id"]} if session else {}
+        refused = await client.post({"jsonrpc": "2.0", **given}, **HEADERS, **known)
+    assert refused.status_code == 400
+    problem = "the body is not a JSON-RPC request, notification or response"
+    assert refused.json()["error"] == {"code": -32600, "message": problem}
+
+
 @pytest.mark.parametrize("wait", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
 async def test_a_wait_that_is_not_finite_leases_nothing_and_its_bearer_is_in_no_log(
     mini: Entries, config: Config, wait: str, capsys: pytest.CaptureFixture[str]

@@ -42,6 +42,7 @@ from mcp.server.mcpserver import MCPServer
 server = MCPServer("sly", log_level="ERROR")
 description = "Adds.\u200b\x1b[8m Or so, as long as it likes to."
 server.add_tool(lambda: "x", name="add_many_numbers_together", description=description)
+server.add_tool(lambda: "x", name="two\\nlines", description="Break.")
 server.run("stdio")
 """
 
@@ -59,7 +60,7 @@ def test_healthy_servers_are_listed_though_others_fail_and_each_fault_is_said_on
     assert done.status == 2 and "Traceback" not in done.err
     assert all(name in done.out for name in ("shout", "add_many_numbers_together", "text, times?"))
     assert max(map(len, done.out.splitlines())) <= 80 and "Adds.<U+200B><U+001B>[8m" in done.out
-    assert "\x1b" not in done.out and "\u200b" not in done.out
+    assert "\x1b" not in done.out and "\u200b" not in done.out and "  two<U+000A>lines " in done.out
     said = done.err.splitlines()
     assert [line.split(":")[0] for line in said] == ["warning", "warning", "error", "error"], done.err
     assert "mcpServers.sly: hidden text in tool add_many_numbers_together: desc" in said[0] and "U+200B" in said[0]

@@ -76,6 +76,13 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
     assert read_tasks(file_of(tmp_path, *reversed(rows)))[2].task == one  # wherever the row is
 
 
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -115,11 +122,18 @@ def test_a_row_without_an_id_has_one_of_its_content(tmp_path: Path) -> None:
         ),
         ({"prompt": "a", "answer": float("nan")}, "line 2: has an answer that is nan (leave it out"),
         ({"prompt": "a", "reward_model": {"ground_truth": float("inf")}}, "line 2: has an answer that is inf"),
+        ({"prompt": "a", "answer": nested(101)}, "line 2: answer: is nested more than 100 deep (write it flatter, or"),
+        ({"prompt": "a", "id": "x", "extra_info": {"k": nested(300)}}, "line 2: extra_info: is nested more than 100 d"),
     ],
 )
 def test_a_faulty_row_is_refused_with_its_line_key_and_remedy(tmp_path: Path, row: Any, problem: str) -> None:
     faults = refused(file_of(tmp_path, {"prompt": "a", "id": "first"}, row))
     assert faults[0].startswith(problem) and faults[0].endswith(")")
+
+
+def test_an_answer_may_be_nested_as_deep_as_what_a_server_is_sent(tmp_path: Path) -> None:
+    (task,) = read_tasks(file_of(tmp_path, {"prompt": "a", "answer": nested(100)}))
+    assert task.answer == "[" * 100 + "1" + "]" * 100
 
 
 def test_all_faulty_rows_are_named_up_to_a_number(tmp_path: Path) -> None:

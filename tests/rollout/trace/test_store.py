@@ -17,6 +17,7 @@ from rollout.trace.archive import archive
 from rollout.trace.files import archive_of
 from rollout.trace.journal import from_json, to_json
 from rollout.trace.reader import Traces
+from rollout.trace.stats import statistics_of
 from rollout.trace.store import TraceStore, read_traces
 
 
@@ -117,6 +118,36 @@ def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
 def test_what_is_no_trace_is_refused_with_its_place_and_key() -> None:
     with pytest.raises(ConfigError, match=r"x\.jsonl:1: task: not a trace record"):
         from_json(b'{"id": "a"}', where="x.jsonl:1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        (b'"elapsed_s":0.0,"schema', b'"elapsed_s":NaN,"schema', "elapsed_s"),
+        (b'"score":0.75', b'"score":1e999', "reward.score"),
+        (b"[-0.5,-1.5]", b"[-0.5,-Infinity]", "logprobs.1"),
+        (b'"generate_s":0.0', b'"generate_s":NaN', "turns.0.generate_s"),
+        (b'"response_ids":[3,4]', b'"response_ids":[3,%d]' % 10**30, "response_ids.1"),
+        (b'"loss_mask":[1,1]', b'"loss_mask":[1,300]', "loss_mask.1"),
+        (b'"step":7', b'"step":%d' % 10**30, "origin.step"),
+    ],
+)
+def test_a_record_with_a_number_that_no_archive_can_hold_is_skipped_and_said(
+    tmp_path: Path, old: bytes, new: bytes, key: str
+) -> None:
+    store = TraceStore(tmp_path / "traces")
+    for name in ("a", "b"):
+        store.append(recorded_trace(name))
+    (journal,) = store.directory.glob("*.jsonl")
+    assert journal.read_bytes().count(old) == 2
+    journal.write_bytes(journal.read_bytes().replace(old, new, 1))
+    with capture_logs() as logs:
+        assert [trace.id for trace in read_traces(store.directory)] == ["b"]
+        with Traces(store.directory) as traces:
+            assert statistics_of(traces.entries()).trajectories == 1
+    assert all(f"{key}: not a trace record" in entry["problem"] for entry in logs) and len(logs) == 2
+    with capture_logs():
+        assert [trace.id for trace in read_traces(archive(journal).parent)] == ["b"]
 
 
 def test_a_store_that_is_forgotten_holds_no_file(tmp_path: Path) -> None:
