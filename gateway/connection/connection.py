@@ -233,7 +233,9 @@ class Connection:
 
     async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
         async with self._client() as client:
-            if not self.relays and LEASE_EXTENSION in (client.server_capabilities.extensions or {}):
+            # A lease is asked for over HTTP; a process that claims to serve worlds is a server like any other.
+            leases = self.config.url is not None and LEASE_EXTENSION in (client.server_capabilities.extensions or {})
+            if leases and not self.relays:
                 self._error = ServesWorlds("it serves worlds, which are leased", server=self.server)
                 return
             await self._read_server(client)

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
 from gateway.connection.connection import AnyConnection
+from gateway.connection.redaction import Redactor
 from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
 from gateway.leases.taking import Bundle, SharedAttempt
 from gateway.remote.host import RemoteHost
@@ -26,6 +27,9 @@ from gateway.transport.http_connection import HttpConnections
 from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
+
+_OFTEN_S = 0.02
+"""Least time between two renewals, whatever a host asks for."""
 
 
 class RemotePool:
@@ -54,6 +58,7 @@ class RemotePool:
         self.names = {server: server for server in config.servers}
         """The hosts' names by ours."""
         self._config, self._hosts = config, hosts
+        self._redactors = {server: Redactor(entry) for server, entry in config.servers.items()}
         self._connections, self._tasks = connections, tasks
         self._known: dict[str, RemoteHost] = {}
         """By address."""
@@ -119,24 +124,26 @@ class RemotePool:
             found = await host.open(key=key, trajectory=trajectory, seed=seed, servers=servers, reset=reset)
         except HostError as error:
             raise error.decoded() from error
-        world = RemoteWorld(host, str(found["lease"]), self.names, self._config)
+        world = RemoteWorld(host, found.lease, self.names, self._config, self._redactors)
         if self._closing:  # while the host granted it: the tasks that give worlds back have ended, or will
             await world.close()
             raise ServerUnavailable("the gateway is closing")
         # No `await` since the host leased it: from here on `_own` gives it back, whatever becomes of the caller.
         self._held[world] = config
         self._tasks.start_soon(self._own, world)
-        directory = found.get("directory")
         return Bundle(
             connections=world.connections,
-            directory=Path(str(directory)) if directory else None,
+            directory=Path(found.directory) if found.directory else None,
             leases=1,
         )
 
     async def _own(self, world: RemoteWorld) -> None:
         """Close a world when its session is over; until then the host's renewals keep it."""
-        await world.over.wait()
-        await world.close()
+        try:
+            await world.over.wait()
+            await world.close()
+        finally:
+            world.done.set()  # also when cancelled: `aclose` waits for it
         config = self._held.pop(world)
         if world.lost:
             self._forget(config)
@@ -190,8 +197,9 @@ class RemotePool:
         """Renew the leases that made no request lately, for as long as there are any or may be."""
         while not host.retired or any(world.host is host for world in self._held):
             # Often enough for a renewal to fail before the host frees the lease.
-            await anyio.sleep(host.offer.idle_s / 4)
-            before = anyio.current_time() - host.offer.idle_s / 4
+            every_s = max(_OFTEN_S, host.offer.idle_s / 4)
+            await anyio.sleep(every_s)
+            before = anyio.current_time() - every_s
             # One request for all of them: thousands of trajectories may think at once.
             quiet = {world.handle: world for world in self._held if world.host is host and world.asked_at <= before}
             for handle in await host.renew([*quiet]) if quiet else ():

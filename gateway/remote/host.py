@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import structlog
@@ -37,6 +38,7 @@ from gateway.transport.http_exchange import Exchanges
 from gateway.transport.messages import read_json
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 _PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 """Before the next attempts at a request; the last one repeats."""
@@ -46,7 +48,19 @@ _SPARE_S = 10.0
 """How much longer than the host's own bound a request may take, so that the host's is what ends it."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Granted:
+    """A host's answer to a request for a lease."""
+
+    lease: str = ""
+    process: str = ""
+    granted: bool = False
+    directory: str | None = None
+
+
 _OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+_GRANTED: TypeAdapter[Granted] = TypeAdapter(Granted)
+_LOST: TypeAdapter[list[str]] = TypeAdapter(list[str])
 
 
 class RemoteHost:
@@ -79,21 +93,19 @@ class RemoteHost:
             raise HostRefused(f"{self.url} is not an MCP server of {PROTOCOL}: {error}") from error
         except WorldLost as error:
             raise WorldLost(f"{error.problem} (is the address right, and mcp-rollout serve running?)") from error
-        capabilities = cast("Json", found.get("capabilities") or {})
-        extension: Any = cast("Json", capabilities.get("extensions") or {}).get(EXTENSION)
+        extension: Any = found
+        for name in ("capabilities", "extensions", EXTENSION):
+            extension = cast("Json", extension).get(name) if isinstance(extension, dict) else None
         if not isinstance(extension, dict):
             raise HostRefused(f"{self.url} is not a gateway that serves worlds: start one with mcp-rollout serve")
         if cast("Json", extension).get("version") != VERSION:
             raise HostRefused(
                 f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"
             )
-        try:
-            self.offer = _OFFER.validate_python(await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
-        except ValidationError as error:
-            raise ProtocolError(f"{self.url} sent a malformed catalogue: {error.errors()[0]['msg']}") from error
+        self.offer = self._read(_OFFER, "catalogue", await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
 
-    async def open(self, *, key: str, trajectory: str, seed: int, servers: list[str], reset: bool) -> Json:
-        """Wait for a lease; returns it as the host granted it. Cancelling gives up waiting.
+    async def open(self, *, key: str, trajectory: str, seed: int, servers: list[str], reset: bool) -> Granted:
+        """Wait for a lease; returns it as the host granted it, with `lease`. Cancelling gives up waiting.
 
         Args:
             key: Names the lease: under the same key the host finds it again.
@@ -109,12 +121,16 @@ class RemoteHost:
         handle = ""
         try:
             while True:
-                found = await self.request(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
-                handle = str(found.get("lease", ""))
-                if str(found.get("process", "")) != self.offer.process:
+                answer = await self.request(OPEN, params, wait_s=_WAIT_S + _SPARE_S, busy=LeaseTimeout)
+                found = self._read(_GRANTED, "lease", answer)
+                handle = found.lease
+                if found.process != self.offer.process:
                     raise WorldLost(f"{self.url} was started again")
-                if found.get("granted"):
+                if found.granted:
+                    if not handle:
+                        raise ProtocolError(f"{self.url} granted a lease without its name")
                     return found
+                await anyio.sleep(_PAUSES_S[0])  # an honest host has waited for `wait_s`
         except BaseException as error:
             # Cleanup, also when cancelled: the host frees the place at once, not after its idle time.
             with anyio.move_on_after(self.config.connect_timeout_s, shield=True):
@@ -175,17 +191,31 @@ class RemoteHost:
     async def renew(self, leases: list[str]) -> list[str]:
         """Renew leases; returns those that the host has freed. A failure is left for the next request to show."""
         found = await self._post_quietly(RENEW, {"leases": leases}, {})
-        return cast("list[str]", (found or {}).get("lost", []))
+        try:
+            return self._read(_LOST, "renewal", (found or {}).get("lost", []))
+        except ProtocolError as error:
+            log.info("host.malformed", host=self.url, problem=str(error))
+            return []
 
     async def _post_quietly(self, method: str, params: Json, meta: Json) -> Json | None:
         """The result of a request whose failure the next one will show; None if it failed."""
         try:
             with anyio.move_on_after(_SPARE_S):
                 _, message = await self._posts.post(method, params, meta)
-                return cast("Json | None", message.get("result"))
+                result: Any = message.get("result")
+                return cast("Json", result) if isinstance(result, dict) else None
         except HttpFault as fault:
             log.info("host.unreachable", host=self.url, method=method, problem=fault.reason)
         return None
+
+    def _read(self, form: TypeAdapter[T], what: str, answer: Any) -> T:
+        """An answer of the host's in this form. Raises `ProtocolError`."""
+        try:
+            return form.validate_python(answer)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))[:200]
+            raise ProtocolError(f"{self.url} sent a malformed {what}: {where}: {first['msg']}") from error
 
     def _refusal(self, answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
         """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""

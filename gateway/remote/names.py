@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from pydantic import Field
+
+from gateway.config.calls import Seconds
 from gateway.types import LEASE_EXTENSION, ServerIdentity, ToolDefinition
 
 EXTENSION = LEASE_EXTENSION
@@ -47,7 +51,7 @@ class OfferedServer:
     identity: ServerIdentity = field(default_factory=ServerIdentity)
     malformed: tuple[str, ...] = ()
     tools_with_secrets: tuple[str, ...] = ()
-    call_timeout_s: float = 60.0
+    call_timeout_s: Seconds = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +59,9 @@ class Offer:
     """What a host's gateway serves."""
 
     servers: Mapping[str, OfferedServer]
-    idle_s: float
+    idle_s: Seconds
     """After so many seconds without a request for it, the host frees a lease."""
-    patience_s: float
+    patience_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """How much longer than its server's `call_timeout_s` a call may take, while requests of the server are answered."""
     process: str = ""
     """Another one where the host was started again, possibly with other servers."""

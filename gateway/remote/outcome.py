@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,7 +17,17 @@ from gateway.types import Content, ContentKind, ToolResult
 
 Json = dict[str, Any]
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Outcome:
+    """What a result has no place for."""
+
+    resends: int = 0
+    events: ServerEvents | None = None
+
+
 _EVENTS: TypeAdapter[ServerEvents] = TypeAdapter(ServerEvents)
+_OUTCOME: TypeAdapter[_Outcome] = TypeAdapter(_Outcome)
 FAILED = -32000
 """The JSON-RPC code of an error whose data has a `Failure`."""
 
@@ -54,17 +63,19 @@ def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: Server
     meta = raw.get("_meta")
     # Taken out before the result is read, or it would be part of the trajectory's `meta`.
     given: Any = cast("Json", meta).pop(OUTCOME_META, {}) if isinstance(meta, dict) else {}
+    try:
+        outcome = _OUTCOME.validate_python(given)
+    except ValidationError as error:
+        raise ValueError(f"malformed outcome: {error.errors(include_url=False)[0]['msg']}") from error
     # Read like any server's answer, since the bounds on results hold for hosts, too.
     answer = read_answer(raw, PROTOCOL)
     # The host's own gateway answers questions of servers, by the environment's user and model.
     if not hasattr(answer, "content"):
         raise ValueError("the host answered with a request for input")
     result = read_result(cast(Any, answer), trusted=trusted, elapsed_s=elapsed_s)
-    outcome = cast("Mapping[str, Any]", given)
-    if (found := outcome.get("events")) is not None:
-        events.add(_decoded_events(found))
-    resends = outcome.get("resends", 0)
-    return replace(result, resends=int(resends)) if resends else result
+    if outcome.events is not None:
+        events.add(outcome.events)
+    return replace(result, resends=outcome.resends) if outcome.resends else result
 
 
 def encoded_failure(error: GatewayError, *, events: ServerEvents | None = None) -> Json:

@@ -13,6 +13,7 @@ import structlog
 from gateway.config.models import GatewayConfig
 from gateway.connection.connection import AnyConnection
 from gateway.connection.in_flight import OutgoingCall
+from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ProtocolError, WorldLost
 from gateway.remote.host import RemoteHost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
@@ -30,7 +31,14 @@ _CLOSE_S = 5.0
 class RemoteWorld:
     """One lease of a host. Calls may run in parallel."""
 
-    def __init__(self, host: RemoteHost, handle: str, servers: Mapping[str, str], config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        host: RemoteHost,
+        handle: str,
+        servers: Mapping[str, str],
+        config: GatewayConfig,
+        redactors: Mapping[str, Redactor],
+    ) -> None:
         self.host, self.handle, self.config = host, handle, config
         self.asked_at = anyio.current_time()
         """When the last request for it began."""
@@ -38,7 +46,7 @@ class RemoteWorld:
         """Why its state is gone; empty while it is not."""
         self.over, self.done = anyio.Event(), anyio.Event()
         self.connections: dict[str, AnyConnection] = {
-            entry: RemoteConnection(self, entry, name) for entry, name in servers.items()
+            entry: RemoteConnection(self, entry, name, redactors[entry]) for entry, name in servers.items()
         }
         """By the names of this gateway."""
         self._keys = count(1)
@@ -119,11 +127,11 @@ class RemoteWorld:
 class RemoteConnection:
     """One server of a world, as `AnyConnection`."""
 
-    def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
+    def __init__(self, world: RemoteWorld, server: str, name: str, redactor: Redactor) -> None:
         self.server = server
         self.exhausted = self.killed = ""  # the host says so in its errors
         self.world, self._name = world, name
-        self._config = world.config.servers[server]
+        self._config, self._redactor = world.config.servers[server], redactor
 
     @property
     def local(self) -> None:
@@ -156,10 +164,11 @@ class RemoteConnection:
         attempt_s = max(call.timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s
         wait_s = (2 if tool.safe_to_resend else 1) * attempt_s + _SPARE_S  # the host sends once more what it may
         try:
-            return await self.world.call(
+            result = await self.world.call(
                 self._name, tool.name, call.arguments, events, trusted=self._config.trusted, wait_s=wait_s
             )
         except HostError as error:
-            raise self.world.broken(error, events) from error
+            raise self._redactor.error(self.world.broken(error, events)) from None
         except WorldLost as error:
             raise WorldLost(error.problem, **where) from error
+        return self._redactor.result(result) if self._redactor.needed else result

@@ -103,15 +103,22 @@ async def score(
 def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, float], penalty: float) -> Reward:
     """The reward from the server's score, the environment's own parts, the trace and the filters' penalty.
 
-    Raises ConfigError as `score`.
+    Raises ConfigError as `score`, and HarnessError where the sum is not finite.
     """
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
     computed = {str(name): value for name, value in components(config, trace).items()}
     parts = {**judged.parts, **computed, **own}
     weighed = [config.weight(name) * value for name, value in parts.items()]
-    return Reward(
+    terms = [config.weight(Component.SCORE) * judged.score, *weighed, *turns, -penalty]
+    try:
         # `fsum` rounds once, so that 0.6 + 0.3 + 0.1 is 1.
-        score=math.fsum([config.weight(Component.SCORE) * judged.score, *weighed, *turns, -penalty]),
+        total = math.fsum(terms)
+    except (OverflowError, ValueError):
+        total = math.nan
+    if not math.isfinite(total):
+        raise HarnessError("the reward is not a finite number: score, parts or rewards of turns are too large")
+    return Reward(
+        score=total,
         parts=parts,
         turns=turns if any(turns) else [],
         penalty=penalty,
@@ -141,7 +148,7 @@ async def judge(environment: Environment, trace: Trace, session: Session) -> Jud
     named = set(config.parts)
     # Both are errors, because verl takes the columns of a batch from its first sample: all need the same keys.
     if undeclared := judged.parts.keys() - named:
-        problem = f"the score has parts {sorted(undeclared)} that the environment's reward.parts does not name"
+        problem = f"the score has parts {sorted(undeclared)[:10]} that the environment's reward.parts does not name"
         raise HarnessError(problem, server=config.server, tool="score")
     if missing := named - judged.parts.keys():
         problem = f"the score lacks the parts {sorted(missing)}, which the environment's reward.parts names"

@@ -71,7 +71,7 @@ async def generate(
     """
     length = len(context)  # the policy may append to it
     first = max_tokens if thinking is None else min(thinking, max_tokens)
-    begun = await _asked(policy, context, max_tokens=first, turn=turn)
+    begun = await asked(policy, context, max_tokens=first, turn=turn)
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
     if (
         begun.finish_reason is not FinishReason.LENGTH
@@ -84,7 +84,7 @@ async def generate(
     ids = [*begun.ids, *marker]
     if max_tokens - len(ids) < 1:
         return begun
-    rest = await _asked(policy, [*context[:length], *ids], max_tokens=max_tokens - len(ids), turn=turn)
+    rest = await asked(policy, [*context[:length], *ids], max_tokens=max_tokens - len(ids), turn=turn)
     logprobs = None
     if begun.logprobs is not None and rest.logprobs is not None:
         # The marker was not sampled and is not in the loss. Its zeros keep one value per id.
@@ -103,8 +103,11 @@ async def generate(
     )
 
 
-async def _asked(policy: Policy, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-    """What the policy returned, once it was checked; policies are other people's programs as well."""
+async def asked(policy: Policy, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+    """What the policy returned, once it was checked; policies are other people's programs as well.
+
+    Raises `EngineError`.
+    """
     try:
         completion: Any = await policy.generate(ids, max_tokens=max_tokens, turn=turn)
     except (ConfigError, GatewayError, RolloutError):

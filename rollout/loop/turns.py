@@ -24,7 +24,7 @@ from rollout.loop.limits import Limits, is_time_over, shielded
 from rollout.loop.outside import OutsideCalls
 from rollout.loop.reward import without_images
 from rollout.loop.seal import Seal, check_context, lent_context
-from rollout.loop.thinking import generate
+from rollout.loop.thinking import asked, generate
 from rollout.loop.user import User
 from rollout.trace.events import Mark, MarkKind, ToolEvent
 from rollout.trace.record import StopReason, Trace, assistant_message
@@ -339,7 +339,8 @@ class Turns:
                 _require(self._trace.turns, f"a first request of {len(prompt)} tokens leaves no room to answer it")
                 self._trace.stop_reason = StopReason.TOKEN_LIMIT
                 raise TrajectoryOver
-            completion = await self._policy.generate(list(prompt), max_tokens=min(most), turn=len(self._trace.turns))
+            turn = len(self._trace.turns)
+            completion = await asked(self._policy, list(prompt), max_tokens=min(most), turn=turn)
             return Aside(await tokens.parse(completion.ids, tools), prompt, completion)
 
     async def call(self, name: str, arguments: dict[str, Any], *, position: int | None = None) -> tuple[Shown, bool]:

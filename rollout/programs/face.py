@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import secrets
 import socket
@@ -11,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -23,6 +22,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from gateway.transport.messages import read_request
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
 from mcp_wire.http_server import http_server
@@ -198,10 +198,13 @@ class _Exchange:
             raw += part
             if len(raw) > _MOST_BYTES:
                 raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
-        body: Any = json.loads(self.placed.seen(bytes(raw)))
-        if not isinstance(body, dict):
-            raise Unreadable("the request is not a JSON object")
-        return cast("Json", body)
+        try:
+            body, replaced = read_request(self.placed.seen(bytes(raw)))
+        except ValueError as error:
+            raise Unreadable(f"the request is malformed: {error}") from error
+        if replaced:
+            raise Unreadable(f"the request is malformed: {replaced}")
+        return body
 
     async def _events(self, waiting: Waiting, had: Message | None, body: Json) -> AsyncGenerator[bytes]:
         while waiting.outcome is None:

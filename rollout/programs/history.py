@@ -7,11 +7,12 @@ under another name, reasoning not at all. An answer is therefore known by the id
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
+
+from pydantic_core import from_json
 
 from gateway.types import canonical_json
 from rollout.loop.outside import comparable
@@ -122,8 +123,8 @@ class History:
 def arguments_of(text: str, otherwise: str = "arguments") -> dict[str, Any]:
     """A call's arguments; where the text is not a JSON object, the text as one argument of the name `otherwise`."""
     try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        found: Any = from_json(text)  # strict: no half of a surrogate pair, nothing too deep
+    except ValueError:
         found = None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {otherwise: text}
 

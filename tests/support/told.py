@@ -192,7 +192,10 @@ class Conversation:
 
     async def post(self, **body: Any) -> httpx2.Response:
         given = {"model": self.model, "messages": self.messages, "tools": self.tools, "stream": self.stream, **body}
-        return await self.http.post(f"{self.offered.model_url}/chat/completions", json=given)
+        # With escapes, so that a text may have half of a surrogate pair.
+        body = json.dumps(given)
+        headers = {"content-type": "application/json"}
+        return await self.http.post(f"{self.offered.model_url}/chat/completions", content=body, headers=headers)
 
     async def turn(self, **body: Any) -> dict[str, Any]:
         """Ask the model, and keep what it says as it says it."""
@@ -423,9 +426,9 @@ async def watching(offered: Offered, dialect: str) -> None:
 
 
 async def refused(offered: Offered, bodies: list[dict[str, Any]]) -> None:
-    """Asks for what is not given, then plays."""
+    """Asks for what is not given, then plays. `HALF` stands for half of a surrogate pair."""
     async with conversing(offered) as talk:
-        for body in bodies:
+        for body in json.loads(json.dumps(bodies).replace("HALF", "\\ud800")):
             response = await talk.post(**body)
             SEEN.append((response.status_code, response.json()["error"]["message"]))
         await talk.turn()

@@ -119,7 +119,10 @@ def function(name: str, description: Any, parameters: Any) -> Json:
     }
 
 
-def call(id: str, name: str, arguments: Any) -> Json:
-    """A call of an earlier answer."""
+def call(id: Any, name: Any, arguments: Any) -> Json:
+    """A call of an earlier answer. Raises `Unreadable`."""
+    for what, text in (("id", id), ("name", name)):
+        if not isinstance(text, str):
+            raise Unreadable(f"the {what} of a call is not a text")
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {"id": id, "type": "function", "function": {"name": name, "arguments": written}}

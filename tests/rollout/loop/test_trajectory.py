@@ -326,6 +326,20 @@ async def test_a_score_that_is_no_number_withdraws_the_trajectory(tmp_path: Path
     assert list(read_traces(tmp_path)) == [trace]
 
 
+async def test_rewards_too_large_to_be_added_withdraw_the_trajectory(tmp_path: Path) -> None:
+    server = MCPServer("judge", log_level="ERROR")
+
+    @server.tool(name="score", meta={ROLE: "score"}, structured_output=False)
+    async def judge(messages: list[dict[str, Any]]) -> str:
+        return '{"score": 1.7e308, "parts": {"more": 1.7e308}}'
+
+    reward = {"server": "judge", "parts": ["more"], "weights": {"score": 1.0, "more": 1.0}}
+    trace = await play({"judge": server}, saying("Hi."), tmp_path, reward=reward)
+    assert (
+        trace.failure is not None and trace.failure.kind == "harness_error" and "not a finite" in trace.failure.message
+    )
+
+
 @pytest.mark.parametrize("number", ["9" * 5000, "[" * 100_000, '"\\ud83d"'])
 async def test_what_python_cannot_decode_is_told_to_the_policy(tmp_path: Path, number: str) -> None:
     text = f'<tool_call>{{"name": "bump", "arguments": {{"by": {number}}}}}</tool_call>'

@@ -104,6 +104,16 @@ async def test_a_summary_that_comes_back_is_trained_and_a_title_is_not(tmp_path:
     assert trace.opening == 2 and len(made.notes) == 2
 
 
+async def test_an_engine_that_fails_beside_the_conversation_is_an_engine_error(tmp_path: Path) -> None:
+    async def gate() -> None:
+        if engine.log:
+            raise ZeroDivisionError("oops")
+
+    engine = Engine([THREE[0]], gate=gate)
+    made = await played(tmp_path, (), engine=engine, run="compacting")
+    assert made.trace.failure is not None and made.trace.failure.kind == "engine_error"
+
+
 async def test_a_summary_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
     long = {"ask": "Summarise these notes. " * 40}
     agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:compacting", "arguments": long}}
@@ -190,14 +200,18 @@ async def test_a_streaming_program_gets_events_while_the_policy_samples(
 
 async def test_what_cannot_be_sampled_is_refused_with_what_to_change(tmp_path: Path) -> None:
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    half = [{"role": "user", "content": "HALF"}]
+    calls = [{"role": "assistant", "tool_calls": [{"id": {}, "function": {"name": "note", "arguments": "{}"}}]}]
     bodies = [{"n": 2}, {"stop": ["x"]}, {"messages": image}, {"max_tokens": 0}, {"messages": None}]
+    bodies += [{"messages": half}, {"messages": calls}]
     own = {"use": "told:refused", "arguments": {"bodies": bodies}}
     made = await played(tmp_path, ["Done."], agent=agent(own))
     assert made.trace.failure is None and len(made.engine.log) == 1
-    assert [status for status, _ in told.SEEN] == [400] * 5
+    assert [status for status, _ in told.SEEN] == [400] * 7
     said = [text for _, text in told.SEEN]
     assert said[0].endswith("leave n out") and said[1].endswith("leave stop out") and "image_url" in said[2]
     assert said[3] == "0 is not a number of tokens" and said[4].startswith("the request is malformed")
+    assert said[5].endswith("a text has half a surrogate pair") and said[6] == "the id of a call is not a text"
 
 
 async def test_requests_under_way_have_a_bound(tmp_path: Path) -> None:
