@@ -1,0 +1,103 @@
+"""A host of worlds whose answers have another form costs the trajectories that it plays, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from serving import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway import Gateway, GatewayConfig
+from gateway.errors import GatewayError, ProtocolError
+from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, OPEN, OUTCOME_META, RENEW, VERSION
+
+pytestmark = pytest.mark.anyio
+TOKEN = "planted-token-0123456789"
+TOOL = {"server": "h", "name": "x", "exposed_name": "x", "description": "", "input_schema": {"type": "object"}}
+HONEST: dict[str, Any] = {
+    "server/discover": {
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {}, "extensions": {EXTENSION: {"version": VERSION}}},
+        "serverInfo": {"name": "h", "version": "1"},
+    },
+    CATALOGUE: {"servers": {"h": {"tools": [TOOL]}}, "idle_s": 0.1, "patience_s": 1, "process": "p"},
+    OPEN: {"lease": "l", "granted": True, "process": "p"},
+    RENEW: {"lost": []},
+    CLOSE: {},
+    "tools/call": {"content": [{"type": "text", "text": "said"}]},
+}
+
+
+class Host:
+    """Answers as `HONEST` and these `lies` say, with the request's own token in place of TOKEN."""
+
+    def __init__(self, lies: dict[str, Any]) -> None:
+        self._answers = {**HONEST, **lies}
+        self.renewed = anyio.Event()
+
+    async def answer(self, request: Request) -> Response:
+        asked = await request.json()
+        if asked["method"] == RENEW:
+            self.renewed.set()
+        result = self._answers[asked["method"]]
+        if isinstance(result, dict):
+            result = {"resultType": "complete", **result}
+        sent = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+        return Response(sent.replace("TOKEN", request.headers["authorization"]), media_type="application/json")
+
+
+@asynccontextmanager
+async def leasing(lies: dict[str, Any]) -> AsyncIterator[tuple[Gateway, Host]]:
+    host = Host(lies)
+    app = Starlette(routes=[Route("/mcp", host.answer, methods=["POST"])])
+    async with listening(app) as address:
+        entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}}
+        async with Gateway(GatewayConfig.model_validate({"servers": {"h": entry}})) as gateway:
+            yield gateway, host
+
+
+async def test_a_token_that_a_host_repeats_is_in_no_result() -> None:
+    async with leasing({"tools/call": {"content": [{"type": "text", "text": "it is TOKEN"}]}}) as (gateway, _):
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            assert (await session.call("x", {})).text == "it is [secret]"
+
+
+@pytest.mark.parametrize("lost", [5, [[1], {}], "l"])
+async def test_renewals_of_another_form_end_neither_leases_nor_the_gateway(lost: Any) -> None:
+    async with leasing({RENEW: {"lost": lost}}) as (gateway, host):
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            await host.renewed.wait()
+            assert (await session.call("x", {})).text == "said"
+
+
+@pytest.mark.parametrize(
+    "opened", [{"granted": True, "process": "p"}, {"lease": {}, "granted": True, "process": "p"}, {"granted": [1]}]
+)
+async def test_a_lease_of_another_form_is_refused(opened: Any) -> None:
+    async with leasing({OPEN: opened}) as (gateway, _):
+        with pytest.raises(ProtocolError):
+            async with gateway.lease(trajectory="t", task=None, seed=0):
+                pass
+
+
+@pytest.mark.parametrize("outcome", ["x", [1], {"resends": [1]}, {"events": 5}])
+async def test_an_outcome_of_another_form_fails_its_call(outcome: Any) -> None:
+    called = {**HONEST["tools/call"], "_meta": {OUTCOME_META: outcome}}
+    async with leasing({"tools/call": called}) as (gateway, _):
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            with pytest.raises(ProtocolError):
+                await session.call("x", {})
+
+
+@pytest.mark.parametrize("bad", [{"idle_s": 0}, {"idle_s": -5}, {"patience_s": -1}, {"patience_s": None}])
+async def test_an_offer_with_impossible_times_makes_the_server_unavailable(bad: dict[str, Any]) -> None:
+    async with leasing({CATALOGUE: {**HONEST[CATALOGUE], **bad}}) as (gateway, _):
+        assert isinstance(gateway.failures["h"], GatewayError) and next(iter(bad)) in str(gateway.failures["h"])
