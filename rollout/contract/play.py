@@ -157,8 +157,12 @@ class CheckSetup:
     async def renew(self, session: Session, item: ListedTask) -> None:
         """Reset a session in the middle of its trajectory, and prepare the task's world again if that removed it."""
         await session.reset(item.task)
-        if any(session.has(Role.RESET, server) for server in self.environment.servers):
+        if self.has(session, Role.RESET):
             await _prepare(session, item)
+
+    def has(self, session: Session, *roles: Role) -> bool:
+        """Whether a server of the environment has one of these roles."""
+        return any(session.has(role, server) for role in roles for server in self.environment.servers)
 
     async def expert(self, session: Session, item: ListedTask) -> list[Turn] | None:
         """Return the expert's turns; None if there is no expert."""

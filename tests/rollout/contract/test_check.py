@@ -303,6 +303,34 @@ def test_of_a_foreign_server_ids_count_as_equal_and_only_the_tasks_tools_are_cal
     assert not failed or "(stamp).content" in said(report, Clause.RESET)
 
 
+THOUGHTS = """
+from mcp.server.mcpserver import MCPServer
+from mcp_types import ToolAnnotations
+
+server, thoughts = MCPServer("thoughts", log_level="ERROR"), []
+
+
+@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+def think(thought: str) -> int:
+    thoughts.append(thought)
+    return len(thoughts)
+
+
+server.run("stdio")
+"""
+
+
+def test_a_server_without_a_reset_may_change_within_a_trajectory_where_it_says_that_it_only_reads(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "thoughts.py").write_text(THOUGHTS)
+    entry = {"command": sys.executable, "args": [str(tmp_path / "thoughts.py")], "scope": "process"}
+    made = Environment.model_validate({"name": "thoughts", "servers": {"t": entry}, "reward": {"weights": {}}})
+    report = examined(made, task=ListedTask(task="x", seed=3))
+    assert report.failed == [], report.results
+    assert said(report, Clause.RELEASE) == "no server has a reset or release tool"
+
+
 def test_a_setup_that_only_a_first_world_takes_breaks_reset() -> None:
     setup = ({"name": "add", "arguments": {"number": 1}, "returns": "0"},)
     once = ListedTask.model_validate({"task": "x", "seed": 3, "setup": setup})
