@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from gateway.config.calls import SamplingConfig
 from rollout.environment.matching import Match
@@ -98,7 +98,7 @@ class RewardConfig(Section):
     """The server whose tool with the role `score` scores the trajectory."""
     parts: tuple[str, ...] = ()
     """Names of the score's parts. verl gets them as `reward_extra_info`, the same keys for every outcome."""
-    weights: dict[str, float] = Field(default={})
+    weights: dict[str, FiniteFloat] = Field(default={})
     """By component or part. The defaults are 1 for `score` and `turns`, and 0 for everything else."""
     match: Match = Match.TEXT
     """How `exact_match` and `solved` compare the last answer with the row's ground truth."""

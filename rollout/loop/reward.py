@@ -116,7 +116,9 @@ def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, 
     except (OverflowError, ValueError):
         total = math.nan
     if not math.isfinite(total):
-        raise HarnessError("the reward is not a finite number: score, parts or rewards of turns are too large")
+        raise HarnessError(
+            "the reward is not a finite number: score, parts or rewards of turns are too large to be added"
+        )
     return Reward(
         score=total,
         parts=parts,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -62,6 +64,34 @@ async def leasing(lies: dict[str, Any]) -> AsyncIterator[tuple[Gateway, Host]]:
         entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}}
         async with Gateway(GatewayConfig.model_validate({"servers": {"h": entry}})) as gateway:
             yield gateway, host
+
+
+CLAIMING = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}, "extensions": {"mcp-rollout/leases": {"version": 1}}},
+            "serverInfo": {"name": "h", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "x", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "said"}]},
+    }
+    if "id" in asked:
+        found = results.get(asked["method"])
+        answer = {"result": found} if found else {"error": {"code": -32601, "message": "Method not found"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+async def test_a_process_that_claims_to_serve_worlds_is_a_server_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(CLAIMING)
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(tmp_path / "server.py")]}
+    async with Gateway(GatewayConfig.model_validate({"servers": {"h": entry}})) as gateway:
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            assert (await session.call("x", {})).text == "said"
 
 
 async def test_a_token_that_a_host_repeats_is_in_no_result() -> None:

@@ -71,6 +71,8 @@ def test_other_weights_of_the_reward_replace_the_environments_own() -> None:
     assert applied(reward_weights={"score": 0.5, "turns": 0.25}).reward.weights == {"score": 0.5, "turns": 0.25}
     with pytest.raises(ConfigError, match="weights names no_such_part"):
         applied(reward_weights={"no_such_part": 1.0})
+    with pytest.raises(ConfigError, match=r"weights\.score: .*finite"):
+        applied(reward_weights={"score": float("nan")})
 
 
 @pytest.mark.parametrize(
