@@ -15,7 +15,6 @@ from anyio.abc import TaskGroup
 from gateway.config.models import GatewayConfig, ServerConfig
 from gateway.config.tool_selection import ToolSelection
 from gateway.connection.connection import AnyConnection
-from gateway.connection.redaction import Redactor
 from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
 from gateway.leases.taking import Bundle, SharedAttempt
 from gateway.remote.host import RemoteHost
@@ -58,7 +57,7 @@ class RemotePool:
         self.names = {server: server for server in config.servers}
         """The hosts' names by ours."""
         self._config, self._hosts = config, hosts
-        self._redactors = {server: Redactor(entry) for server, entry in config.servers.items()}
+        self._secrets = {name for entry in config.servers.values() for name in entry.secrets or ()}
         self._connections, self._tasks = connections, tasks
         self._known: dict[str, RemoteHost] = {}
         """By address."""
@@ -124,7 +123,7 @@ class RemotePool:
             found = await host.open(key=key, trajectory=trajectory, seed=seed, servers=servers, reset=reset)
         except HostError as error:
             raise error.decoded() from error
-        world = RemoteWorld(host, found.lease, self.names, self._config, self._redactors)
+        world = RemoteWorld(host, found.lease, self.names, self._config)
         if self._closing:  # while the host granted it: the tasks that give worlds back have ended, or will
             await world.close()
             raise ServerUnavailable("the gateway is closing")
@@ -178,7 +177,7 @@ class RemotePool:
             host = self._known.get(config.url)
             if host is not None and host.config == config:
                 return host
-            host = RemoteHost(config, self._connections)
+            host = RemoteHost(config, self._connections, self._secrets)
             try:
                 await host.connect()
             except HostError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from gateway.config.models import ServerConfig
+from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
 from gateway.remote.hosts import HostConfig
 from gateway.remote.names import (
@@ -29,6 +30,7 @@ from gateway.remote.names import (
     RENEW,
     VERSION,
     Offer,
+    OfferedServer,
 )
 from gateway.remote.outcome import HostError
 from gateway.transport.delivery import Broke, Delivery
@@ -36,6 +38,8 @@ from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_exchange import Exchanges
 from gateway.transport.messages import read_json
+from gateway.transport.tool_definitions import first_fault
+from gateway.types import ServerIdentity
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -67,14 +71,19 @@ class RemoteHost:
     """Used from any task of the gateway's loop; `connect` first.
 
     Every request may be sent again until it is answered: the host knows a repeated call or lease by its key.
+
+    Args:
+        secrets: Names of headers whose values are secret although their names do not say so.
     """
 
-    def __init__(self, config: HostConfig, connections: HttpConnections) -> None:
+    def __init__(self, config: HostConfig, connections: HttpConnections, secrets: Collection[str] = ()) -> None:
         self.config = config
         self.offer = Offer(servers={}, idle_s=60.0, patience_s=0.0)
         self.retired = False
         """Whether it gets no more leases."""
-        self._posts = Posts(config, connections)
+        self._posts = Posts(config, connections, secrets)
+        self.redactor = self._posts.redactor
+        """Knows what is sent to the host to be admitted there; its errors have none of it."""
 
     @property
     def url(self) -> str:
@@ -102,7 +111,9 @@ class RemoteHost:
             raise HostRefused(
                 f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"
             )
-        self.offer = self._read(_OFFER, "catalogue", await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
+        offer = self._read(_OFFER, "catalogue", await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
+        servers = {name: self._without_secrets(found) for name, found in offer.servers.items()}
+        self.offer = replace(offer, servers=servers)
 
     async def open(self, *, key: str, trajectory: str, seed: int, servers: list[str], reset: bool) -> Granted:
         """Wait for a lease; returns it as the host granted it, with `lease`. Cancelling gives up waiting.
@@ -176,8 +187,8 @@ class RemoteHost:
                 except HttpFault as fault:
                     # The host has answered, and would answer so again.
                     if fault.broke is Broke.CONTENT:
-                        raise ProtocolError(f"{self.url}: {fault.reason}") from fault
-                    problem = fault.reason
+                        raise ProtocolError(f"{self.url}: {self.redactor.text(fault.reason)}") from fault
+                    problem = self.redactor.text(fault.reason)
             if bound.cancelled_caught:
                 raise WorldLost(f"{self.url} has not answered within {wait_s:g} s")
             # From the beginning of the first attempt that failed, since an attempt may fail slowly.
@@ -205,7 +216,7 @@ class RemoteHost:
                 result: Any = message.get("result")
                 return cast("Json", result) if isinstance(result, dict) else None
         except HttpFault as fault:
-            log.info("host.unreachable", host=self.url, method=method, problem=fault.reason)
+            log.info("host.unreachable", host=self.url, method=method, problem=self.redactor.text(fault.reason))
         return None
 
     def _read(self, form: TypeAdapter[T], what: str, answer: Any) -> T:
@@ -213,14 +224,25 @@ class RemoteHost:
         try:
             return form.validate_python(answer)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))[:200]
-            raise ProtocolError(f"{self.url} sent a malformed {what}: {where}: {first['msg']}") from error
+            fault = self.redactor.text(first_fault(error))[:300]  # it may quote the host's names
+            raise ProtocolError(f"{self.url} sent a malformed {what}: {fault}") from None
+
+    def _without_secrets(self, server: OfferedServer) -> OfferedServer:
+        """As a server of this gateway is read; its tools stay as they are sent."""
+        text = self.redactor.text
+        return replace(
+            server,
+            instructions=text(server.instructions),
+            identity=ServerIdentity(**self.redactor.json(asdict(server.identity))),
+            malformed=tuple(map(text, server.malformed)),
+            tools_with_secrets=tuple(text(tool.name) for tool in server.tools if self.redactor.leaks(tool)),
+        )
 
     def _refusal(self, answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
         """Why an answer is none, and what it becomes if it stays so; empty where it is one. Raises `HostRefused`."""
         said: Any = message.get("error")
-        text = str(cast("Json", said).get("message"))[:300] if isinstance(said, dict) else answer.status_line
+        of_status = self.redactor.text(answer.status_line)
+        text = str(cast("Json", said).get("message"))[:300] if isinstance(said, dict) else of_status
         if answer.status == 401:
             raise HostRefused(f"{self.url}: {text} (name it: token in hosts, or MCP_ROLLOUT_TOKEN beside --hosts)")
         if answer.status == 403:
@@ -253,20 +275,27 @@ _ENVELOPE: Json = {
 
 
 class Posts:
-    """Requests to one host, sent as those to servers: they share connections, descriptors and the rules of HTTP."""
+    """Requests to one host, sent as those to servers: they share connections, descriptors and the rules of HTTP.
 
-    def __init__(self, host: HostConfig, connections: HttpConnections) -> None:
+    Args:
+        secrets: As `RemoteHost`.
+    """
+
+    def __init__(self, host: HostConfig, connections: HttpConnections, secrets: Collection[str]) -> None:
         headers = {name.lower(): value for name, value in host.headers.items()}
         if host.token is not None:
             headers["authorization"] = f"Bearer {host.token.get_secret_value()}"
         bounds = {"max_message_bytes": host.max_message_bytes, "start_timeout_s": host.connect_timeout_s}
         config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
+        self.redactor = Redactor(config.model_copy(update={"secrets": tuple(secrets)}))
         self._exchanges = Exchanges(config, connections=connections)
         self._exchanges.requests.learn(version=PROTOCOL)
         self._numbers = count(1)
 
     async def post(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[HttpAnswer, Json]:
         """Send one request, once; returns the answer's head and its JSON, empty where it has none.
+
+        An error in the JSON has no secrets any more; a result may have some.
 
         Raises:
             HttpFault: there is no answer that can be read.
@@ -293,6 +322,7 @@ class Posts:
         if not answer.is_document:
             return answer, {}
         try:
-            return answer, read_json(answer.take())
+            message = read_json(answer.take())
         except ValueError as error:
             raise HttpFault(Broke.CONTENT, str(error)) from error
+        return answer, {**message, "error": self.redactor.json(message["error"])} if "error" in message else message

@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from gateway.errors import Failure, GatewayError, ProtocolError
 from gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
 from gateway.server_events import ServerEvents
 from gateway.transport.results import read_answer, read_result
-from gateway.types import Content, ContentKind, ToolResult
+from gateway.transport.tool_definitions import first_fault
+from gateway.types import CallFault, Content, ContentKind, ToolResult
 
 Json = dict[str, Any]
+_Count = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+@dataclass(kw_only=True)
+class _Events(ServerEvents):
+    """As another gateway counts them: archives have no room for more."""
+
+    more_requests: _Count = 0
+    more_notifications: _Count = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Outcome:
     """What a result has no place for."""
 
-    resends: int = 0
-    events: ServerEvents | None = None
+    resends: _Count = 0
+    events: _Events | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fields:
+    """Those of any class of `GatewayError`, so that one that was received is used like one that was raised here."""
+
+    server: str | None = None
+    tool: str | None = None
+    problem: str = ""
+    fault: CallFault | None = None
+    difference: str = ""
+    role: str | None = None
+    refused: bool = False
+    may_resend: bool = False
 
 
 _EVENTS: TypeAdapter[ServerEvents] = TypeAdapter(ServerEvents)
 _OUTCOME: TypeAdapter[_Outcome] = TypeAdapter(_Outcome)
+_FIELDS: TypeAdapter[_Fields] = TypeAdapter(_Fields)
 FAILED = -32000
 """The JSON-RPC code of an error whose data has a `Failure`."""
 
@@ -54,8 +80,13 @@ def encoded_result(result: ToolResult, events: ServerEvents) -> Json:
     return encoded
 
 
-def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: ServerEvents) -> ToolResult:
+def decoded_result(
+    raw: Json, *, trusted: bool, elapsed_s: float, events: ServerEvents, redact: Callable[[Any], Any]
+) -> ToolResult:
     """The result that was encoded, with this side's time; what its server asked and reported is added to `events`.
+
+    Args:
+        redact: Applied to what is added to `events`.
 
     Raises:
         ValueError: it is not a result, or its outcome is malformed.
@@ -64,11 +95,11 @@ def decoded_result(raw: Json, *, trusted: bool, elapsed_s: float, events: Server
     # Taken out before the result is read, or it would be part of the trajectory's `meta`.
     given: Any = cast("Json", meta).pop(OUTCOME_META, {}) if isinstance(meta, dict) else {}
     try:
-        outcome = _OUTCOME.validate_python(given)
-    except ValidationError as error:
-        raise ValueError(f"malformed outcome: {error.errors(include_url=False)[0]['msg']}") from error
-    # Read like any server's answer, since the bounds on results hold for hosts, too.
-    answer = read_answer(raw, PROTOCOL)
+        outcome = _OUTCOME.validate_python(redact(given))
+        # Read like any server's answer, since the bounds on results hold for hosts, too.
+        answer = read_answer(raw, PROTOCOL)
+    except ValidationError as error:  # whose own text quotes the input, and cuts it
+        raise ValueError(f"the result does not fit the protocol: {first_fault(error)}") from None
     # The host's own gateway answers questions of servers, by the environment's user and model.
     if not hasattr(answer, "content"):
         raise ValueError("the host answered with a request for input")
@@ -90,15 +121,16 @@ def decoded_failure(error: Json, events: ServerEvents | None = None) -> GatewayE
     """The error that was encoded, which must not be sent again."""
     data: Any = error.get("data")
     try:
-        found = cast("Json", data)[FAILURE]
-        failure = Failure.model_validate(found)
-        if events is not None and (outcome := cast("Json", data).get(OUTCOME_META)):
-            events.add(_decoded_events(cast("Json", outcome)["events"]))
+        failure = Failure.model_validate(cast("Json", data)[FAILURE])
+        fields = _FIELDS.validate_python(failure.state)
+        outcome = _OUTCOME.validate_python(cast("Json", data).get(OUTCOME_META, {}))
     except (KeyError, TypeError, ValueError):
         return ProtocolError(f"the host answered with an error: {str(error.get('message'))[:500]}")
-    broken = failure.error()
-    broken.may_resend = False  # the host has decided, and one hop resends
-    return broken
+    if events is not None and outcome.events is not None:
+        events.add(outcome.events)
+    # The host has decided, and one hop resends.
+    fields = replace(fields, problem=fields.problem or failure.message, may_resend=False)
+    return failure.model_copy(update={"state": asdict(fields)}).error()
 
 
 class HostError(Exception):
@@ -116,13 +148,6 @@ def _encoded_events(events: ServerEvents) -> Json | None:
     if not (events.requests or events.notifications or events.more_requests or events.more_notifications):
         return None
     return cast("Json", _EVENTS.dump_python(events, mode="json", exclude_defaults=True))
-
-
-def _decoded_events(raw: Any) -> ServerEvents:
-    try:
-        return _EVENTS.validate_python(raw)
-    except ValidationError as error:
-        raise ValueError(f"malformed server events: {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _block(content: Content) -> Json:

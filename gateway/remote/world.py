@@ -13,7 +13,6 @@ import structlog
 from gateway.config.models import GatewayConfig
 from gateway.connection.connection import AnyConnection
 from gateway.connection.in_flight import OutgoingCall
-from gateway.connection.redaction import Redactor
 from gateway.errors import GatewayError, ProtocolError, WorldLost
 from gateway.remote.host import RemoteHost
 from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
@@ -31,14 +30,7 @@ _CLOSE_S = 5.0
 class RemoteWorld:
     """One lease of a host. Calls may run in parallel."""
 
-    def __init__(
-        self,
-        host: RemoteHost,
-        handle: str,
-        servers: Mapping[str, str],
-        config: GatewayConfig,
-        redactors: Mapping[str, Redactor],
-    ) -> None:
+    def __init__(self, host: RemoteHost, handle: str, servers: Mapping[str, str], config: GatewayConfig) -> None:
         self.host, self.handle, self.config = host, handle, config
         self.asked_at = anyio.current_time()
         """When the last request for it began."""
@@ -46,7 +38,7 @@ class RemoteWorld:
         """Why its state is gone; empty while it is not."""
         self.over, self.done = anyio.Event(), anyio.Event()
         self.connections: dict[str, AnyConnection] = {
-            entry: RemoteConnection(self, entry, name, redactors[entry]) for entry, name in servers.items()
+            entry: RemoteConnection(self, entry, name) for entry, name in servers.items()
         }
         """By the names of this gateway."""
         self._keys = count(1)
@@ -74,10 +66,12 @@ class RemoteWorld:
             with anyio.move_on_after(_CLOSE_S, shield=True):  # this task is being cancelled, and the host has to know
                 await self._quietly(CANCEL, meta)
             raise
+        elapsed_s, redactor = time.perf_counter() - began, self.host.redactor
         try:
-            return decoded_result(raw, trusted=trusted, elapsed_s=time.perf_counter() - began, events=events)
+            result = decoded_result(raw, trusted=trusted, elapsed_s=elapsed_s, events=events, redact=redactor.json)
         except ValueError as error:
-            raise ProtocolError(str(error)) from error
+            raise ProtocolError(redactor.text(str(error))) from None
+        return redactor.result(result) if redactor.needed else result
 
     async def request(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> Any:
         """As `RemoteHost.request`, for this lease."""
@@ -127,11 +121,11 @@ class RemoteWorld:
 class RemoteConnection:
     """One server of a world, as `AnyConnection`."""
 
-    def __init__(self, world: RemoteWorld, server: str, name: str, redactor: Redactor) -> None:
+    def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
         self.server = server
         self.exhausted = self.killed = ""  # the host says so in its errors
         self.world, self._name = world, name
-        self._config, self._redactor = world.config.servers[server], redactor
+        self._trusted = world.config.servers[server].trusted
 
     @property
     def local(self) -> None:
@@ -164,11 +158,10 @@ class RemoteConnection:
         attempt_s = max(call.timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s
         wait_s = (2 if tool.safe_to_resend else 1) * attempt_s + _SPARE_S  # the host sends once more what it may
         try:
-            result = await self.world.call(
-                self._name, tool.name, call.arguments, events, trusted=self._config.trusted, wait_s=wait_s
+            return await self.world.call(
+                self._name, tool.name, call.arguments, events, trusted=self._trusted, wait_s=wait_s
             )
         except HostError as error:
-            raise self._redactor.error(self.world.broken(error, events)) from None
+            raise self.world.broken(error, events) from error
         except WorldLost as error:
             raise WorldLost(error.problem, **where) from error
-        return self._redactor.result(result) if self._redactor.needed else result

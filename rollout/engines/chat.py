@@ -112,11 +112,13 @@ async def read_context(ids: Sequence[int], tokens: ByteTokens) -> list[Message]:
             parsed = await tokens.parse(body, ())
             open_calls = [f"call_{len(messages)}_{index}" for index in range(len(parsed.calls))]
             messages.append(_assistant(parsed.content, parsed.calls, open_calls))
-        elif role == "tool":
+        elif role == "tool" and open_calls:
             # Matched by order, since a context in bytes has no ids: results are appended in the order of the calls.
             messages.append({"role": role, "tool_call_id": open_calls.pop(0), "content": tokens.decode(body)})
         else:
-            messages.append({"role": role, "content": tokens.decode(body)})
+            # Calls that a program tells anew may be fewer when they are read back, as behind a `<think>` in its text.
+            # A chat API takes no result without a call.
+            messages.append({"role": "user" if role == "tool" else role, "content": tokens.decode(body)})
     return messages
 
 

@@ -32,7 +32,7 @@ from rollout.programs.dialects.dialect import Dialect, Event, Json
 from rollout.programs.dialects.messages import Messages
 from rollout.programs.dialects.responses import Responses
 from rollout.programs.process import Homes
-from rollout.programs.seat import Seat
+from rollout.programs.seat import MOST_WAITING, Seat
 from rollout.programs.world import world_of
 from rollout.types import Message
 
@@ -43,8 +43,8 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {"chat/completions": _CHAT, "responses": Responses(), "messages": Messages()}
 )
 """By the end of the path."""
-_MOST_BYTES = 32 << 20
-"""Longest request: a conversation of a long context, images excluded."""
+_MOST_BYTES, _MOST_CALL_BYTES = 8 << 20, 1 << 20
+"""Longest request, a conversation of a million tokens as JSON, without images; and longest call of the world's."""
 HOME = b"/home/rollout-program"
 _BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 1.0
 _FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
@@ -65,6 +65,8 @@ class Placed:
     """The program's directory; `HOME` in its place in what the policy reads, so that siblings have the same prompts."""
     frozen: Sequence[tuple[re.Pattern[bytes], bytes]] = ()
     """What else of a request's JSON is replaced, and by what."""
+    under_way: int = 0
+    """Requests for an answer, from their head on."""
 
     def seen(self, raw: bytes) -> bytes:
         """A request's JSON as the policy reads it."""
@@ -104,7 +106,7 @@ class Face:
         # Taken, and given up below, without an `await` in between: an endpoint without a trajectory is closing.
         if loop not in _FACES:
             _FACES[loop] = cls()
-        face, world = _FACES[loop], world_of(seat, most_bytes=_MOST_BYTES)
+        face, world = _FACES[loop], world_of(seat, most_bytes=_MOST_CALL_BYTES)
         placed = face._placed[key] = Placed(seat, world, face._homes, events_s, key, f"{face._url}/p/{key}")
         try:
             async with world.run():
@@ -152,10 +154,15 @@ class Face:
         name = path.removeprefix("v1/").removeprefix("v1/").rstrip("/")
         dialect = DIALECTS.get(name)
         if dialect is not None and scope["method"] == "POST":
+            placed.under_way += 1
             try:
                 response = await _Exchange(placed, dialect).response(AsgiRequest(scope, receive))
+                await response(scope, receive, send)
             except ClientDisconnect:
-                return
+                pass
+            finally:
+                placed.under_way -= 1
+            return
         elif name == "models":
             models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
             response = JSONResponse({"object": "list", "data": models, "has_more": False})
@@ -184,7 +191,7 @@ class _Exchange:
             return self._document(400, dialect.error(Refusal(problem)))
         waiting, had = seat.ask(asked)
         with anyio.move_on_after(self.placed.events_s if asked.stream else None):
-            await waiting.done.wait()
+            await self._done(waiting, request)
         if isinstance(waiting.outcome, Refusal):
             return self._document(400, dialect.error(waiting.outcome))
         if isinstance(waiting.outcome, Answer) and not asked.stream:
@@ -192,7 +199,23 @@ class _Exchange:
         events = self._events(waiting, had, body)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
+    async def _done(self, waiting: Waiting, request: AsgiRequest) -> None:
+        """Wait for the outcome. Raises ClientDisconnect where the program leaves: what it sends again counts anew."""
+
+        async def leave() -> None:
+            await request.receive()  # of a request that has arrived, its end is all that is left
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(leave)
+            await waiting.done.wait()
+            tasks.cancel_scope.cancel()
+            return
+        raise ClientDisconnect
+
     async def _body(self, request: AsgiRequest) -> Json:
+        if self.placed.under_way > MOST_WAITING + 1:
+            raise Unreadable(f"{MOST_WAITING} requests of this trajectory wait already")
         raw = bytearray()
         async for part in request.stream():
             raw += part

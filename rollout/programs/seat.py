@@ -34,6 +34,8 @@ _QUOTED = 32
 _UNNAMED = "unreadable_call"
 """What a call is called of which not even the name could be read."""
 
+_NO_RESULT = "The program gives no result of this call."
+
 
 class Seat:
     """The place of one trajectory."""
@@ -236,10 +238,21 @@ class Seat:
 
 
 def _rendered(messages: Sequence[Message]) -> list[Message]:
-    """A copy in which the arguments of calls are objects: a chat template may take no others."""
-    rendered = deepcopy([*messages])
-    for function in (each["function"] for message in rendered for each in message.get("tool_calls", ())):
-        function["arguments"] = arguments_of(function["arguments"])
+    """A copy as chat templates take it: arguments are objects, and each call has a result, in the order of the calls.
+
+    Templates without ids go by that order.
+    """
+    rendered: list[Message] = []
+    places: dict[str, int] = {}
+    for message in deepcopy([*messages]):
+        if message["role"] == "tool":
+            rendered[places[message["tool_call_id"]]] = message
+            continue
+        rendered.append(message)
+        for each in message.get("tool_calls", ()):
+            each["function"]["arguments"] = arguments_of(each["function"]["arguments"])
+            places[each["id"]] = len(rendered)
+            rendered.append({"role": "tool", "tool_call_id": each["id"], "content": _NO_RESULT})
     return rendered
 
 

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+from anyio.abc import SocketStream
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from sampled import respelled
@@ -432,6 +434,76 @@ async def refused(offered: Offered, bodies: list[dict[str, Any]]) -> None:
             response = await talk.post(**body)
             SEEN.append((response.status_code, response.json()["error"]["message"]))
         await talk.turn()
+
+
+async def writing(offered: Offered, requests: list[list[str]]) -> None:
+    """Takes a turn, then sends these bodies to these paths as they are."""
+    async with conversing(offered) as talk:
+        await talk.turn()
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        for path, body in requests:
+            response = await talk.http.post(f"{offered.model_url[:-2]}{path}", content=body, headers=headers)
+            SEEN.append((response.status_code, response.text))
+
+
+async def telling(offered: Offered, messages: list[dict[str, Any]]) -> None:
+    """Begins with a conversation that it had elsewhere."""
+    async with conversing(offered) as talk:
+        await talk.turn(messages=messages)
+
+
+def _head_and_body(talk: Conversation) -> tuple[bytes, bytes]:
+    """The conversation's request for an answer, without a library of a client's."""
+    body = json.dumps({"model": "policy", "messages": talk.messages, "tools": talk.tools}).encode()
+    path = urlsplit(talk.offered.model_url).path
+    return b"POST %s/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body)), body
+
+
+async def uploading(offered: Offered) -> None:
+    """Begins more requests than are taken, and ends their bodies once one is answered."""
+    is_answered = anyio.Event()
+    async with conversing(offered) as talk:
+        head, body = _head_and_body(talk)
+
+        async def once() -> None:
+            async with await anyio.connect_tcp("127.0.0.1", urlsplit(offered.model_url).port or 0) as stream:
+                await stream.send(head + body[:10])
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(rest, stream)
+                    SEEN.append(int((await stream.receive()).split()[1]))
+                    is_answered.set()
+
+        async def rest(stream: SocketStream) -> None:
+            await is_answered.wait()
+            with contextlib.suppress(anyio.BrokenResourceError):  # it was refused
+                await stream.send(body[10:])
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(18):
+                    tasks.start_soon(once)
+
+
+async def leaving(offered: Offered) -> None:
+    """Gives a request up more often than requests may be under way, and asks again while it is sampled."""
+    async with conversing(offered) as talk:
+        head, body = _head_and_body(talk)
+        for _ in range(40):
+            async with await anyio.connect_tcp("127.0.0.1", urlsplit(offered.model_url).port or 0) as stream:
+                await stream.send(head + body)
+        again = {"model": "policy", "messages": talk.messages, "tools": talk.tools, "stream": True}
+        try:
+            with anyio.fail_after(30):
+                while True:  # the endpoint notices each end in its own time
+                    async with talk.http.stream(
+                        "POST", f"{offered.model_url}/chat/completions", json=again
+                    ) as response:
+                        if response.status_code == 200:
+                            GATES["seen"].set()
+                            SEEN.append((await response.aread()).decode())
+                            return
+        finally:
+            GATES["seen"].set()
 
 
 async def crowding(offered: Offered) -> None:

@@ -12,6 +12,9 @@ Json = dict[str, Any]
 Event = tuple[str, Json]
 """Its name, empty for none, and its data."""
 
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_MOST_MESSAGES = 10_000
+"""Of one request, its calls counted too. Each takes some ten microseconds of the event loop."""
 _REFUSED = {
     "stop": "stop sequences",
     "stop_sequences": "stop sequences",
@@ -83,6 +86,7 @@ def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_toke
         raise Unreadable("a trajectory has one answer to each request: leave n out")
     if most_tokens is not None and (not isinstance(most_tokens, int) or most_tokens < 1):
         raise Unreadable(f"{most_tokens!r} is not a number of tokens")
+    _check(messages)
     return Asked(
         messages=_normalised(messages),
         tools=tools,
@@ -92,15 +96,39 @@ def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_toke
     )
 
 
+def _check(messages: Sequence[Json]) -> None:
+    """Raises Unreadable where no policy can be shown the messages: vendors' endpoints refuse most of these as well."""
+    open_calls: set[str] = set()
+    count = len(messages)
+    for message in messages:
+        if message["role"] not in _ROLES:
+            raise Unreadable(f"there is no role {message['role']!r:.80}: the roles are {', '.join(_ROLES)}")
+        if message["role"] == "tool":
+            id = message["tool_call_id"]
+            if id not in open_calls:
+                raise Unreadable(f"the result of {id!r:.80} is of no call before it, or that call has one already")
+            open_calls.remove(id)
+        ids = [call["id"] for call in message.get("tool_calls") or ()]
+        if ids and message["role"] != "assistant":
+            raise Unreadable(f"a message of the role {message['role']} has calls, which only an assistant's has")
+        if len(set(ids)) < len(ids):
+            raise Unreadable("two calls of a message have the same id")
+        open_calls.update(ids)
+        count += len(ids)
+    if count > _MOST_MESSAGES:
+        raise Unreadable(f"the request has more than {_MOST_MESSAGES} messages and calls")
+
+
 def _normalised(messages: Sequence[Json]) -> list[Json]:
     """The messages as chat templates take them: one system message, first; later ones are a user's."""
+    given = ["system" if message["role"] == "developer" else message["role"] for message in messages]
+    first = next((at for at, role in enumerate(given) if role != "system"), len(given))
     said: list[Json] = []
-    for message in messages:
-        role = "system" if message["role"] == "developer" else message["role"]
-        if role == "system" and len(said) == 1 and said[0]["role"] == "system":
-            said[0] = {**said[0], "content": f"{said[0]['content']}\n\n{message['content']}"}
-        else:
-            said.append({**message, "role": "user" if role == "system" and said else role})
+    if first:
+        system = "\n\n".join(message["content"] for message in messages[:first])
+        said.append({**messages[0], "role": "system", "content": system})
+    for role, message in zip(given[first:], messages[first:], strict=True):
+        said.append({**message, "role": "user" if role == "system" else role})
     return said
 
 

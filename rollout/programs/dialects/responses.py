@@ -19,10 +19,12 @@ class Responses(Dialect):
         given: Any = body["input"]
         items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else given
         messages: list[Json] = []
-        if body.get("instructions"):
-            messages.append({"role": "system", "content": body["instructions"]})
+        if instructions := text_of(body.get("instructions")):
+            messages.append({"role": "system", "content": instructions})
         for item in items:
             _add(messages, item)
+        for message in messages:
+            message["content"] = "".join(message["content"])
         return asked(body, messages, _tools(body), body.get("max_output_tokens"))
 
     def document(self, answer: Answer, body: Json) -> Json:
@@ -43,7 +45,7 @@ class Responses(Dialect):
 
 
 def _add(messages: list[Json], item: Json) -> None:
-    """Add an item; those of one answer become one message."""
+    """Add an item; those of one answer become one message, whose content is a list of texts."""
     kind = item.get("type", "message")
     if kind == "function_call_output":
         content: Any = item["output"]
@@ -52,9 +54,9 @@ def _add(messages: list[Json], item: Json) -> None:
         messages.append({"role": item["role"], "content": text_of(item.get("content"))})
     elif kind in ("message", "function_call"):
         if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
+            messages.append({"role": "assistant", "content": []})
         if kind == "message":
-            messages[-1]["content"] += text_of(item.get("content"))
+            messages[-1]["content"].append(text_of(item.get("content")))
         else:
             name = _SEPARATOR.join(filter(None, (item.get("namespace"), item["name"])))
             messages[-1].setdefault("tool_calls", []).append(call(item["call_id"], name, item["arguments"]))

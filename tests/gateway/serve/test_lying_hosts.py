@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+from served import at
 from serving import listening
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,7 +21,7 @@ from starlette.routing import Route
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import GatewayError, ProtocolError
-from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, OPEN, OUTCOME_META, RENEW, VERSION
+from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, FAILURE, OPEN, OUTCOME_META, RENEW, VERSION
 
 pytestmark = pytest.mark.anyio
 TOKEN = "planted-token-0123456789"
@@ -39,7 +41,10 @@ HONEST: dict[str, Any] = {
 
 
 class Host:
-    """Answers as `HONEST` and these `lies` say, with the request's own token in place of TOKEN."""
+    """Answers as `HONEST` and these `lies` say, with the request's own token in place of TOKEN.
+
+    An answer with `error` is one of JSON-RPC.
+    """
 
     def __init__(self, lies: dict[str, Any]) -> None:
         self._answers = {**HONEST, **lies}
@@ -52,17 +57,19 @@ class Host:
         result = self._answers[asked["method"]]
         if isinstance(result, dict):
             result = {"resultType": "complete", **result}
-        sent = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+        said = {"error": result["error"]} if isinstance(result, dict) and "error" in result else {"result": result}
+        sent = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said})
         return Response(sent.replace("TOKEN", request.headers["authorization"]), media_type="application/json")
 
 
 @asynccontextmanager
-async def leasing(lies: dict[str, Any]) -> AsyncIterator[tuple[Gateway, Host]]:
+async def leasing(lies: dict[str, Any], *, by_hosts: bool = False) -> AsyncIterator[tuple[Gateway, Host]]:
     host = Host(lies)
     app = Starlette(routes=[Route("/mcp", host.answer, methods=["POST"])])
     async with listening(app) as address:
         entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}}
-        async with Gateway(GatewayConfig.model_validate({"servers": {"h": entry}})) as gateway:
+        config = GatewayConfig.model_validate({"servers": {"h": {"command": "x"} if by_hosts else entry}})
+        async with Gateway(config, hosts=at(entry["url"], TOKEN) if by_hosts else None) as gateway:
             yield gateway, host
 
 
@@ -94,10 +101,46 @@ async def test_a_process_that_claims_to_serve_worlds_is_a_server_like_any_other(
             assert (await session.call("x", {})).text == "said"
 
 
-async def test_a_token_that_a_host_repeats_is_in_no_result() -> None:
-    async with leasing({"tools/call": {"content": [{"type": "text", "text": "it is TOKEN"}]}}) as (gateway, _):
+def note(text: str) -> dict[str, Any]:
+    return {"events": {"notifications": [{"server": "h", "tool": "x", "kind": "log", "text": text}]}}
+
+
+@pytest.mark.parametrize("by_hosts", [False, True])
+async def test_a_token_that_a_host_repeats_is_in_no_result_and_no_notification(by_hosts: bool) -> None:
+    called = {"content": [{"type": "text", "text": "it is TOKEN"}], "_meta": {OUTCOME_META: note("TOKEN")}}
+    async with leasing({"tools/call": called}, by_hosts=by_hosts) as (gateway, _):
         async with gateway.lease(trajectory="t", task=None, seed=0) as session:
             assert (await session.call("x", {})).text == "it is [secret]"
+            assert [each.text for each in session.drain_server_events().notifications] == ["[secret]"]
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        {"error": {"code": 1, "message": "it is TOKEN"}},
+        {"error": {"code": 1, "message": "m", "data": {FAILURE: {"code": "world_lost", "message": "it is TOKEN"}}}},
+        {"content": [], "_meta": {OUTCOME_META: {"events": {"requests": {"TOKEN": 1}}}}},
+        {"content": [{"type": "image", "TOKEN": {}}]},
+    ],
+)
+async def test_a_token_that_a_host_repeats_is_in_no_error_of_a_call(called: dict[str, Any]) -> None:
+    async with leasing({"tools/call": called}) as (gateway, _):
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            with pytest.raises(GatewayError) as raised:
+                await session.call("x", {})
+            assert TOKEN not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("method", ["server/discover", CATALOGUE])
+async def test_a_token_that_a_host_repeats_is_in_no_reason_why_it_is_not_used(method: str) -> None:
+    async with leasing({method: {"error": {"code": 1, "message": "it is TOKEN"}}}) as (gateway, _):
+        assert TOKEN not in str(gateway.failures["h"])
+
+
+async def test_a_token_that_a_host_repeats_is_in_nothing_that_describes_a_server() -> None:
+    server = {"tools": [TOOL], "instructions": "TOKEN", "identity": {"name": "TOKEN"}, "malformed": ["TOKEN"]}
+    async with leasing({CATALOGUE: {**HONEST[CATALOGUE], "servers": {"h": server}}}) as (gateway, _):
+        assert TOKEN not in repr((gateway.instructions, gateway.identities, gateway.malformed))
 
 
 @pytest.mark.parametrize("lost", [5, [[1], {}], "l"])
@@ -118,7 +161,9 @@ async def test_a_lease_of_another_form_is_refused(opened: Any) -> None:
                 pass
 
 
-@pytest.mark.parametrize("outcome", ["x", [1], {"resends": [1]}, {"events": 5}])
+@pytest.mark.parametrize(
+    "outcome", ["x", [1], {"resends": [1]}, {"resends": 10**30}, {"events": 5}, {"events": {"more_requests": -5}}]
+)
 async def test_an_outcome_of_another_form_fails_its_call(outcome: Any) -> None:
     called = {**HONEST["tools/call"], "_meta": {OUTCOME_META: outcome}}
     async with leasing({"tools/call": called}) as (gateway, _):
@@ -131,3 +176,20 @@ async def test_an_outcome_of_another_form_fails_its_call(outcome: Any) -> None:
 async def test_an_offer_with_impossible_times_makes_the_server_unavailable(bad: dict[str, Any]) -> None:
     async with leasing({CATALOGUE: {**HONEST[CATALOGUE], **bad}}) as (gateway, _):
         assert isinstance(gateway.failures["h"], GatewayError) and next(iter(bad)) in str(gateway.failures["h"])
+
+
+@pytest.mark.parametrize("state", [{"problem": None}, {"problem": True}, {"fault": "of some kind"}, {"tool": False}])
+async def test_a_failure_with_odd_fields_is_an_error_of_the_protocol(state: dict[str, Any]) -> None:
+    failure = {"code": "server_unavailable", "message": "m", "state": state}
+    async with leasing({"tools/call": {"error": {"code": 1, "message": "m", "data": {FAILURE: failure}}}}) as (own, _):
+        async with own.lease(trajectory="t", task=None, seed=0) as session:
+            with pytest.raises(ProtocolError):
+                await session.call("x", {})
+
+
+@pytest.mark.parametrize("fault", ["timed_out", "server_gone"])
+async def test_a_failure_without_the_fields_of_its_class_is_complete(fault: str) -> None:
+    failure = {"code": "call_timeout", "message": "the words of it", "state": {"fault": fault}}
+    async with leasing({"tools/call": {"error": {"code": 1, "message": "m", "data": {FAILURE: failure}}}}) as (own, _):
+        async with own.lease(trajectory="t", task=None, seed=0) as session:
+            assert "the words of it" in (await session.call("x", {})).text

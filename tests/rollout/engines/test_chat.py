@@ -301,3 +301,12 @@ async def test_contexts_are_read_back_as_the_messages_that_they_were_written_fro
     assert read[3]["tool_call_id"] == read[2]["tool_calls"][0]["id"] and read[3]["content"] == "</tool_call>"
     assert (await read_context(tokens.prompt(opening[1:], tools), tokens)) == opening[1:]
     assert Reply().content == ""
+
+
+async def test_results_of_calls_that_cannot_be_read_back_are_a_users() -> None:
+    calls = [{"id": id, "function": {"name": "look", "arguments": {}}} for id in "ab"]
+    thought = {"role": "assistant", "content": "Write <think> first.", "tool_calls": calls}
+    results = [{"role": "tool", "tool_call_id": id, "content": f"Seen {id}."} for id in "ab"]
+    tokens = ByteTokens()
+    read = await read_context(tokens.prompt([{"role": "user", "content": "Go."}, thought, *results], []), tokens)
+    assert [(each["role"], each["content"]) for each in read[2:]] == [("user", "Seen a."), ("user", "Seen b.")]

@@ -214,6 +214,118 @@ async def test_what_cannot_be_sampled_is_refused_with_what_to_change(tmp_path: P
     assert said[5].endswith("a text has half a surrogate pair") and said[6] == "the id of a call is not a text"
 
 
+HALF = '"\\ud800"'
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("v1/chat/completions", '{"messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]}'),
+        ("v1/chat/completions", '{"messages": [], "tools": [{"type": "function", "function": {HALF: 1}}]}'),
+        ("v1/responses", '{"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": HALF}]}'),
+        ("v1/messages", '{"messages": [{"role": "assistant", "content": [{"input": {"a": [{HALF: "b"}]}}]}]}'),
+    ],
+)
+async def test_half_a_surrogate_pair_is_refused_in_each_dialect(tmp_path: Path, path: str, body: str) -> None:
+    own = {"use": "told:writing", "arguments": {"requests": [[path, body.replace("HALF", HALF)]]}}
+    made = await played(tmp_path, ["Said."], agent=agent(own))
+    ((status, said),) = told.SEEN
+    assert status == 400 and json.loads(said)["error"]["message"].endswith("a text has half a surrogate pair")
+    assert made.trace.failure is None and len(made.engine.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ('{"text": HALF}', 400),
+        ('{"text": "a", "more": {HALF: [HALF]}}', 400),
+        (json.dumps({"text": "x" * (1 << 20)}), 413),
+    ],
+)
+async def test_a_call_of_the_worlds_has_whole_characters_and_a_longest_body(
+    tmp_path: Path, arguments: str, status: int
+) -> None:
+    call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "note", "arguments": %s}}'
+    own = {"use": "told:writing", "arguments": {"requests": [["mcp", call % arguments.replace("HALF", HALF)]]}}
+    made = await played(tmp_path, [note(), "Said."], agent=agent(own))
+    assert [each for each, _ in told.SEEN] == [status]
+    assert made.trace.failure is None and made.notes == []
+
+
+def called(*ids: str) -> dict[str, Any]:
+    calls = [
+        {"id": id, "type": "function", "function": {"name": "note", "arguments": f'{{"text": "{id}"}}'}} for id in ids
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def gave(id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": f"result of {id}"}
+
+
+BEGIN = {"role": "user", "content": "Begin."}
+NO_CALL = "the result of 'one' is of no call before it, or that call has one already"
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([BEGIN, gave("one")], NO_CALL),
+        ([gave("one"), BEGIN, called("one")], NO_CALL),
+        ([BEGIN, called("one"), gave("one"), gave("one")], NO_CALL),
+        ([BEGIN, called("one", "one"), gave("one")], "two calls of a message have the same id"),
+        (
+            [BEGIN, called("one"), {**gave("one"), "tool_calls": called("b")["tool_calls"]}, gave("b")],
+            "a message of the",
+        ),
+        ([{"role": ["user"], "content": "Begin."}], "there is no role ['user']: the roles are system"),
+        ([BEGIN] * 10_001, "the request has more than 10000 messages and calls"),
+    ],
+)
+async def test_a_conversation_that_no_policy_can_be_shown_is_refused(
+    tmp_path: Path, messages: list[dict[str, Any]], problem: str
+) -> None:
+    own = {"use": "told:refused", "arguments": {"bodies": [{"messages": messages}]}}
+    made = await played(tmp_path, ["Done."], agent=agent(own))
+    ((status, said),) = told.SEEN
+    assert status == 400 and said.startswith(problem)
+    assert made.trace.failure is None and len(made.engine.log) == 1
+
+
+async def test_a_conversation_from_elsewhere_has_a_result_of_each_call_in_their_order(tmp_path: Path) -> None:
+    messages = [BEGIN, called("one", "two", "three"), gave("three"), {"role": "user", "content": "Wait."}, gave("one")]
+    own = {"use": "told:telling", "arguments": {"messages": [*messages, {"role": "user", "content": "Go on."}]}}
+    made = await played(tmp_path, ["Done."], agent=agent(own))
+    assert made.trace.failure is None and made.differences() == 0
+    read = told.tokenizer_for("hermes").decode(made.engine.log[0][0])
+    places = ["result of one", "The program gives no result", "result of three", "Wait.", "Go on."]
+    assert sorted(places, key=read.index) == places and read.count("<tool_response>") == 3
+
+
+async def test_several_system_messages_and_parts_of_an_answer_are_one_each(tmp_path: Path) -> None:
+    said = [{"role": role, "content": f"{role}'s {at}."} for at, role in enumerate(["system", "developer", "user"])]
+    answers = [{"role": "assistant", "content": [{"type": "output_text", "text": text}]} for text in ("Half ", "said.")]
+    body = {"instructions": "Be brief.", "input": [*said, *answers, {"role": "system", "content": "Late."}]}
+    own = {"use": "told:writing", "arguments": {"requests": [["v1/responses", json.dumps(body)]]}}
+    made = await played(tmp_path, ["Done.", "Said."], agent=agent(own))
+    read = told.tokenizer_for("hermes").decode(made.engine.log[1][0])
+    assert "system\nBe brief.\n\nsystem's 0.\n\ndeveloper's 1.<|im_end|>" in read
+    assert "user's 2.<|im_end|>" in read and "Half said.<|im_end|>" in read and "user\nLate.<|im_end|>" in read
+
+
+async def test_requests_count_from_their_head_on(tmp_path: Path) -> None:
+    made = await played(tmp_path, ["Said."], run="uploading")
+    assert sorted(told.SEEN) == [200] * 17 + [400] and made.trace.failure is None and len(made.engine.log) == 1
+
+
+async def test_a_request_that_was_given_up_counts_no_more(tmp_path: Path) -> None:
+    told.GATES["seen"] = anyio.Event()
+    engine = Engine(["Said."], gate=told.GATES["seen"].wait)
+    own = {"use": "told:leaving", "events_s": 0.01}
+    made = await played(tmp_path, (), engine=engine, agent=agent(own))
+    assert "Said." in told.SEEN[0] and made.trace.failure is None and len(engine.log) == 1
+
+
 async def test_requests_under_way_have_a_bound(tmp_path: Path) -> None:
     told.GATES.update(seen=anyio.Event(), begun=anyio.Event())
 
