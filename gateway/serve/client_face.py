@@ -83,6 +83,10 @@ class ClientFace:
         connection = self._open.get(headers.get(b"mcp-session-id", b"").decode("latin-1"))
         if connection is not None and connection.state["address"] != address:
             raise Refused(404, "the session was begun at another address")
+        if connection is not None and scope["method"] == "GET" and (last := headers.get(b"last-event-id")) is not None:
+            # Not with an empty stream, after which npm's SDK, which resumes behind errors, opens a second one of its own.
+            if connection.state["events"].is_over(last.decode("latin-1")):
+                raise Refused(405, "the stream is over: its last event is the response")
         begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE
         if begins and bearer.sessions >= bearer.share.sessions:
             raise Refused(429, f"{bearer.sessions} sessions are open already (client_sessions)")
@@ -223,7 +227,8 @@ class ClientFace:
             self._open[session] = connection
             cast("Any", context.request).scope[_PLACE] = False
             connection.exit_stack.callback(self._forget, session, bearer)
-            connection.exit_stack.callback(cast("RecentEvents", self.sessions.events_of(session)).close)
+            events = connection.state["events"] = cast("RecentEvents", self.sessions.events_of(session))
+            connection.exit_stack.callback(events.close)
         self._join(connection, bearer)
 
     def _forget(self, session: str, bearer: Bearer) -> None:

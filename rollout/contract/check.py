@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessError, WorldLost
 from gateway.types import Role
-from rollout.contract import clauses, mutations, world_clauses
+from rollout.contract import clauses, functions, mutations, world_clauses
 from rollout.contract.clauses import ClauseFailed, ClauseUntested
 from rollout.contract.play import CheckSetup, SetupFailed
 from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
@@ -29,6 +29,7 @@ _WITH_TASKS: dict[Clause, Examine] = {
     Clause.REPLY: clauses.reply,
     Clause.ELICIT: clauses.elicit,
     Clause.SCORE: clauses.score,
+    Clause.FUNCTIONS: functions.functions,
     Clause.EXPERT: world_clauses.expert,
     Clause.FALSE_PASSES: mutations.false_passes,
     Clause.MUTATIONS: mutations.mutations,

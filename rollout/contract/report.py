@@ -20,6 +20,7 @@ class Clause(StrEnum):
     REPLY = "reply"
     ELICIT = "elicit"
     SCORE = "score"
+    FUNCTIONS = "functions"
     EXPERT = "expert"
     FALSE_PASSES = "false_passes"
     MUTATIONS = "mutations"
@@ -40,6 +41,7 @@ PROMISES: dict[Clause, str] = {
     Clause.ELICIT: "a question's answer has an action, and a repeated seq gives the same",
     Clause.SCORE: "the score is from 0 to 1, has exactly the declared parts, and is the same when asked again; "
     "a task's checks do not all hold at the start",
+    Clause.FUNCTIONS: "the environment's reward functions give numbers, also where the policy says nothing",
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.FALSE_PASSES: "no change to the expert's trajectory raises its reward",
     Clause.MUTATIONS: "the expert earns as much with other tool names, descriptions and schemas",
@@ -59,6 +61,7 @@ REMEDIES: dict[Clause, str] = {
     "result; return done: true in the end",
     Clause.ELICIT: "answer {action: accept|decline|cancel, content?}, and remember the answer to each seq",
     Clause.SCORE: "return {score, parts}, 0 <= score <= 1, and the same part names always: those of reward.parts",
+    Clause.FUNCTIONS: "correct the function: run withdraws each trajectory for which it gives no finite number",
     Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",
     Clause.FALSE_PASSES: "reward a state, not a call: once, in order, and not after the end",
     Clause.MUTATIONS: "let `score` read the world's state, and no tool names or arguments in the messages",

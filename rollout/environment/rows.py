@@ -57,7 +57,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
     faults, at = Faults(), dict[tuple[str, str | None, str], list[str]]()
     for item in listed:
         with faults.collected():
-            task = _task(environment, gateway, item, system)
+            task = task_of(environment, gateway, item, system)
             if isinstance(item, FileTask):
                 for each in (*_unlike_text(item, environment), *problems_of(task, environment, gateway.catalogue)):
                     at.setdefault((each.problem, each.key, each.remedy), []).append(item.where)
@@ -80,7 +80,7 @@ async def listed_tasks(config: TasksConfig, session: Session, split: str, limit:
     return listed[:limit]
 
 
-def _task(environment: Environment, gateway: Gateway, item: ListedTask, system: list[Message]) -> Task:
+def task_of(environment: Environment, gateway: Gateway, item: ListedTask, system: list[Message]) -> Task:
     if isinstance(item, FileTask):
         # Messages of a file may begin with a system message of their own.
         own = item.messages[0]["role"] == "system"

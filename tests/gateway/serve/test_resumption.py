@@ -65,6 +65,19 @@ async def test_a_stream_that_broke_resumes_where_it_was() -> None:
     assert got[-1]["id"] == 2 and got[-1]["result"]["content"][0]["text"] == "reported"
 
 
+async def test_a_stream_is_not_resumed_behind_its_response() -> None:
+    # As npm's SDK does after an error: an empty stream would let it open one without an event, beside the one it has.
+    async with session() as (http, url):
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "prompts/get", "params": {"name": "nope"}}
+        answer = (await http.post(url, json=asked)).text.splitlines()
+        ids = [line[4:] for line in answer if line.startswith("id: ")]
+        assert json.loads(answer[-2].removeprefix("data: "))["error"]["message"] == "Unknown prompt: nope"
+        again = await http.get(url, headers={"last-event-id": ids[-1]})
+        assert again.status_code == 405
+        async with http.stream("GET", url, headers={"last-event-id": ids[0]}) as stream:  # the response is still there
+            assert [line async for line in stream.aiter_lines() if line.startswith("data: {")] == [answer[-2]]
+
+
 async def test_a_resumed_stream_ends_with_its_session() -> None:
     async with session() as (http, url), resumed(http, url, {"name": "wait", "arguments": {}}) as stream:
         await http.delete(url)

@@ -49,9 +49,34 @@ def said(report: Report, clause: Clause) -> str:
     return next(result.said for result in report.results if result.clause is clause)
 
 
-def test_an_environment_that_keeps_the_contract_passes_every_clause() -> None:
-    report = examined(environment("sound"), mutations=3)
+REWARDS = """
+def share(trace, world):
+    return world.score / len(trace.turns)
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return {"score": float(solution_str.split()[0] == "Hello.")}  # empty turns have no words
+"""
+
+
+def with_functions(directory: Path, **functions: str) -> Environment:
+    (directory / "rewards.py").write_text(REWARDS)
+    named = {name: f"{directory / 'rewards.py'}:{function}" for name, function in functions.items()}
+    reward = {"server": "faulty", "parts": ["right", "polite"], "functions": named}
+    return environment("sound", system="Be polite.", reward=reward)
+
+
+def test_an_environment_that_keeps_the_contract_passes_every_clause(tmp_path: Path) -> None:
+    report = examined(with_functions(tmp_path, share="share"), mutations=3)
     assert {result.outcome for result in report.results} == {Outcome.HOLDS}, report.results
+    assert said(report, Clause.FUNCTIONS).startswith("share from 0 to ")
+
+
+def test_a_reward_function_that_silence_breaks_is_a_clause_of_its_own(tmp_path: Path) -> None:
+    report = examined(with_functions(tmp_path, share="share", first="compute_score"))
+    assert report.failed == [Clause.FUNCTIONS], report.results
+    seen = said(report, Clause.FUNCTIONS)
+    assert "compute_score raised IndexError: list index out of range (" in seen and ", empty turns: " in seen
 
 
 FAULTS: dict[str, tuple[Clause, str]] = {
@@ -219,7 +244,10 @@ def test_an_expert_has_to_keep_the_environments_own_limits(limits: dict[str, int
 def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
     report = examined(environment("sound", tasks=None, user=None, elicitation=None), task=ListedTask(task="x", seed=3))
     untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
-    assert untested == {Clause.TASKS, Clause.REPLY, Clause.ELICIT, Clause.EXPERT, Clause.FALSE_PASSES}
+    assert untested == {
+        *(Clause.TASKS, Clause.REPLY, Clause.ELICIT),
+        *(Clause.FUNCTIONS, Clause.EXPERT, Clause.FALSE_PASSES),
+    }
     assert not report.failed
 
 
