@@ -53,6 +53,10 @@ class Completion:
     """The attempts in which the ids were sampled, in order, as far as the engine's client knows them."""
 
 
+MOST_CALLS = 1024
+"""Calls of a turn that are told apart, each of which gets a result; those after them are one unreadable call."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """One tool call that the policy wrote. An unreadable call has a `problem` and is never sent."""

@@ -84,7 +84,7 @@ class ClientFace:
         if connection is not None and connection.state["address"] != address:
             raise Refused(404, "the session was begun at another address")
         if connection is not None and scope["method"] == "GET" and (last := headers.get(b"last-event-id")) is not None:
-            # Not with an empty stream, after which npm's SDK, which resumes behind errors, opens a second one of its own.
+            # Not an empty stream: npm's SDK, which resumes behind an error, then opens a second one of its own.
             if connection.state["events"].is_over(last.decode("latin-1")):
                 raise Refused(405, "the stream is over: its last event is the response")
         begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,7 +125,8 @@ def _print_stats(found: Stats, drifted: Sequence[Drift] | None, tokenizer: str |
     for column in table.columns[1:]:
         column.justify = "right"
     for name, distribution in found.distributions.items():
-        table.add_row(name.replace("_", " "), *(f"{number:.4g}" for number in asdict(distribution).values()))
+        numbers: Iterable[float] = asdict(distribution).values()
+        table.add_row(name.replace("_", " "), *(f"{each:,.0f}" if each >= 1000 else f"{each:.4g}" for each in numbers))
     console.print(table)
     reward = "none" if found.reward is None else f"{found.reward:.3f}"
     endings = ", ".join(f"{reason} {count}" for reason, count in found.stop_reasons.items())

@@ -106,7 +106,8 @@ class WithoutModel:
     def check(self, environment: Environment) -> None:
         """Raises ConfigError for `expert` in an environment that has none."""
         if self.name == "expert" and not _expert_of(environment):
-            raise ConfigError("the environment has no expert", file=environment.file, key="tasks.server")
+            remedy = "name the server with the `expert` tool there, or choose another engine: random, none or a model's"
+            raise ConfigError("the environment has no expert", file=environment.file, key="tasks.server", remedy=remedy)
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
         encode = self._tokens.encode

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, InvalidValue
+from rollout.types import MOST_CALLS
 
 
 class Section(BaseModel):
@@ -61,7 +62,7 @@ class LimitsConfig(Section):
     """Assistant turns that one user message may take: tool calls, and the message that answers the user."""
     tool_calls: int | None = Field(default=None, ge=1)
     """Calls of tools, over all turns."""
-    parallel_calls: int = Field(default=16, ge=1)
+    parallel_calls: int = Field(default=16, ge=1, le=MOST_CALLS)
     """Tool calls of one turn that are sent; each further call is answered with an error."""
     tokens_per_turn: int | None = Field(default=None, ge=1)
     """Sampled tokens of one turn."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rollout.errors import EngineError
 from rollout.formats.format import Format, Tools
-from rollout.types import Parsed
+from rollout.types import MOST_CALLS, Call, Parsed
 
 Range = tuple[int, int]
 """`[begin, end)`."""
@@ -41,12 +41,16 @@ class CompletionParser:
         except (IndexError, OverflowError, ValueError) as error:
             raise EngineError(f"the engine gave ids that are none of its tokenizer's: {error}") from error
         read = self.format.read(text, tools, opened=opened)
+        calls = read.calls
+        if (more := len(calls) - MOST_CALLS) > 0:
+            problem = f"{more:,} further calls were not read: at most {MOST_CALLS:,} of a turn are."
+            calls = [*calls[:MOST_CALLS], Call(name="", problem=problem)]
         return Parsed(
             content=read.content,
             thinking=read.thinking,
             thoughts=self._token_ranges(ids, text, read.thoughts),
             in_thought=read.in_thought,
-            calls=tuple(read.calls),
+            calls=tuple(calls),
         )
 
     def _token_ranges(self, ids: Sequence[int], text: str, ranges: Sequence[Range]) -> tuple[Range, ...]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from rollout.formats import hermes
 from rollout.tokens.chatml import IM_END, SPECIAL, ByteTokens
 from rollout.tokens.parsing import MOST_THOUGHTS
+from rollout.types import MOST_CALLS, Call
 
 TOKENS = ByteTokens()
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]
@@ -49,3 +50,14 @@ def test_a_turn_of_very_many_thoughts_has_the_ids_of_the_last_ones_as_one() -> N
     first, last = [(4 * at, 4 * at + 3) for at in range(MOST_THOUGHTS - 1)], 4 * (MOST_THOUGHTS - 1)
     assert parsed.thoughts == (*first, (last, len(ids)))
     assert parsed.in_thought and parsed.content == "b" * 1000
+
+
+def test_calls_of_a_turn_that_are_very_many_are_one_that_cannot_be_read() -> None:
+    call = Call(name="add")
+    for written in (MOST_CALLS, MOST_CALLS + 20_000):
+        ids = TOKENS.encode(hermes.write(calls=[call] * written))
+        calls = anyio.run(TOKENS.parse, ids, ()).calls
+        assert calls[:MOST_CALLS] == (call,) * MOST_CALLS
+        assert [each.problem for each in calls[MOST_CALLS:]] == (
+            ["20,000 further calls were not read: at most 1,024 of a turn are."] if written > MOST_CALLS else []
+        )
