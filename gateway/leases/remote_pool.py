@@ -90,7 +90,7 @@ class RemotePool:
             self.names = dict.fromkeys(self.names, *host.offer.servers)
         for server, name in self.names.items():
             if name not in host.offer.servers:
-                remedy = f"it serves: {', '.join(host.offer.servers) or 'none'}"
+                remedy = f"it serves: {host.redactor.text(', '.join(host.offer.servers)) or 'none'}"
                 raise ConfigError(f"{config.url} has no server {server!r}", key=f"servers.{server}", remedy=remedy)
         return host.offer
 
@@ -132,7 +132,7 @@ class RemotePool:
         self._tasks.start_soon(self._own, world)
         return Bundle(
             connections=world.connections,
-            directory=Path(found.directory) if found.directory else None,
+            directory=Path(host.redactor.text(found.directory)) if found.directory else None,
             leases=1,
         )
 

@@ -282,12 +282,14 @@ class Posts:
     """
 
     def __init__(self, host: HostConfig, connections: HttpConnections, secrets: Collection[str]) -> None:
+        # In lower case a token replaces the entry's own; a name says whether it is secret only as it is written.
         headers = {name.lower(): value for name, value in host.headers.items()}
+        written = dict(host.headers)
         if host.token is not None:
-            headers["authorization"] = f"Bearer {host.token.get_secret_value()}"
+            headers["authorization"] = written["authorization"] = f"Bearer {host.token.get_secret_value()}"
         bounds = {"max_message_bytes": host.max_message_bytes, "start_timeout_s": host.connect_timeout_s}
         config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
-        self.redactor = Redactor(config.model_copy(update={"secrets": tuple(secrets)}))
+        self.redactor = Redactor(config.model_copy(update={"headers": written, "secrets": tuple(secrets)}))
         self._exchanges = Exchanges(config, connections=connections)
         self._exchanges.requests.learn(version=PROTOCOL)
         self._numbers = count(1)

@@ -84,8 +84,9 @@ class ClientFace:
         if connection is not None and connection.state["address"] != address:
             raise Refused(404, "the session was begun at another address")
         if connection is not None and scope["method"] == "GET" and (last := headers.get(b"last-event-id")) is not None:
-            # Not an empty stream: npm's SDK, which resumes behind an error, then opens a second one of its own.
-            if connection.state["events"].is_over(last.decode("latin-1")):
+            # Not an empty stream, as behind a result: npm's SDK, which resumes behind an error, takes that for a stream
+            # that broke, and opens a second one of its own. Python's would end with a 405, and does not ask for this.
+            if connection.state["events"].is_error(last.decode("latin-1")):
                 raise Refused(405, "the stream is over: its last event is the response")
         begins = b"mcp-session-id" not in headers and _era(spoken) is Era.HANDSHAKE
         if begins and bearer.sessions >= bearer.share.sessions:

@@ -56,7 +56,7 @@ class RecentEvents(EventStore):
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """As mcp's, and then what follows: mcp would lose what is stored before it reads the stream itself."""
         last = self._find(last_event_id)
-        if last is None or self.is_over(last_event_id):
+        if last is None or isinstance(last[2], JSONRPCResponse | JSONRPCError):  # nothing follows a response
             return None
         read, stream, *_ = last
         reader = self._resumed[stream] = object()
@@ -81,10 +81,10 @@ class RecentEvents(EventStore):
                 del self._resumed[stream]
         return None
 
-    def is_over(self, event: str) -> bool:
-        """Whether an event that is kept is a stream's response, which nothing follows."""
+    def is_error(self, event: str) -> bool:
+        """Whether an event that is kept is a response with an error, which nothing follows."""
         found = self._find(event)
-        return found is not None and isinstance(found[2], JSONRPCResponse | JSONRPCError)
+        return found is not None and isinstance(found[2], JSONRPCError)
 
     def close(self) -> None:
         """End the streams that were resumed."""

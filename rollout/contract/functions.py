@@ -50,7 +50,8 @@ async def functions(setup: CheckSetup) -> str:
                 what = f"task {item.task!r}, {'empty turns' if silent else 'with a script'}: {failure.message}"
                 # What breaks elsewhere is examined by other clauses.
                 raise ClauseFailed(what) if failure.kind == RewardError.code else ClauseUntested(what)
-            assert trace.reward is not None
+            if trace.reward is None:
+                raise ClauseUntested(f"task {item.task!r}: the trajectory has no turn ({trace.stop_reason})")
             for name, values in seen.items():
                 values.append(trace.reward.parts[name])
     return ", ".join(f"{name} from {min(values):g} to {max(values):g}" for name, values in seen.items())

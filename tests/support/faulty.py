@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
@@ -65,6 +66,8 @@ def create(fault: str) -> MCPServer:
 
     @tool("start")
     async def start(ctx: Context) -> Json:
+        if fault == "start_hangs":
+            await anyio.sleep_forever()
         begins = f"Add up to {world(ctx)['goal']}."
         return {"message": f"{begins} ({next(ticks)})" if fault == "other_opening" else begins}
 

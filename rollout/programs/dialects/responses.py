@@ -24,7 +24,8 @@ class Responses(Dialect):
         for item in items:
             _add(messages, item)
         for message in messages:
-            message["content"] = "".join(message["content"])
+            if message["role"] == "assistant":
+                message["content"] = "".join(message["content"])
         return asked(body, messages, _tools(body), body.get("max_output_tokens"))
 
     def document(self, answer: Answer, body: Json) -> Json:

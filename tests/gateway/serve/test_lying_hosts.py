@@ -41,7 +41,7 @@ HONEST: dict[str, Any] = {
 
 
 class Host:
-    """Answers as `HONEST` and these `lies` say, with the request's own token in place of TOKEN.
+    """Answers as `HONEST` and these `lies` say, with the secrets in the request's headers in place of TOKEN.
 
     An answer with `error` is one of JSON-RPC.
     """
@@ -58,16 +58,19 @@ class Host:
         if isinstance(result, dict):
             result = {"resultType": "complete", **result}
         said = {"error": result["error"]} if isinstance(result, dict) and "error" in result else {"result": result}
+        secret = " ".join(each for each in request.headers.values() if TOKEN in each)
         sent = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said})
-        return Response(sent.replace("TOKEN", request.headers["authorization"]), media_type="application/json")
+        return Response(sent.replace("TOKEN", secret), media_type="application/json")
 
 
 @asynccontextmanager
-async def leasing(lies: dict[str, Any], *, by_hosts: bool = False) -> AsyncIterator[tuple[Gateway, Host]]:
+async def leasing(
+    lies: dict[str, Any], *, by_hosts: bool = False, **fields: Any
+) -> AsyncIterator[tuple[Gateway, Host]]:
     host = Host(lies)
     app = Starlette(routes=[Route("/mcp", host.answer, methods=["POST"])])
     async with listening(app) as address:
-        entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}}
+        entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}, **fields}
         config = GatewayConfig.model_validate({"servers": {"h": {"command": "x"} if by_hosts else entry}})
         async with Gateway(config, hosts=at(entry["url"], TOKEN) if by_hosts else None) as gateway:
             yield gateway, host
@@ -112,6 +115,16 @@ async def test_a_token_that_a_host_repeats_is_in_no_result_and_no_notification(b
         async with gateway.lease(trajectory="t", task=None, seed=0) as session:
             assert (await session.call("x", {})).text == "it is [secret]"
             assert [each.text for each in session.drain_server_events().notifications] == ["[secret]"]
+
+
+@pytest.mark.parametrize("fields", [{"headers": {"X-AuthKey": TOKEN}}, {"headers": {"X-Q": TOKEN}, "secrets": ["X-Q"]}])
+async def test_a_header_is_secret_by_its_name_as_it_is_written(fields: dict[str, Any]) -> None:
+    called = {"content": [{"type": "text", "text": "it is TOKEN"}]}
+    granted = {**HONEST[OPEN], "directory": "/of/TOKEN"}
+    async with leasing({OPEN: granted, "tools/call": called}, **fields) as (gateway, _):
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            assert (await session.call("x", {})).text == "it is [secret]"
+            assert session.lease_dir == Path("/of/[secret]")
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,12 @@ from typer.testing import CliRunner
 from gateway.errors import ConfigError
 from rollout.cli.app import app
 from rollout.contract import Clause, Options, Outcome, Report, check_environment
-from rollout.contract.play import difference
+from rollout.contract.clauses import ClauseUntested
+from rollout.contract.functions import functions
+from rollout.contract.play import CheckSetup, difference
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
+from rollout.environment.startup import opened_environment
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,11 +62,12 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 """
 
 
-def with_functions(directory: Path, **functions: str) -> Environment:
+def with_functions(directory: Path, fault: str = "sound", **functions: str) -> Environment:
     (directory / "rewards.py").write_text(REWARDS)
     named = {name: f"{directory / 'rewards.py'}:{function}" for name, function in functions.items()}
     reward = {"server": "faulty", "parts": ["right", "polite"], "functions": named}
-    return environment("sound", system="Be polite.", reward=reward)
+    limits = {"wall_clock_s": 1} if fault == "start_hangs" else {}
+    return environment(fault, system="Be polite.", reward=reward, limits=limits)
 
 
 def test_an_environment_that_keeps_the_contract_passes_every_clause(tmp_path: Path) -> None:
@@ -77,6 +81,19 @@ def test_a_reward_function_that_silence_breaks_is_a_clause_of_its_own(tmp_path: 
     assert report.failed == [Clause.FUNCTIONS], report.results
     seen = said(report, Clause.FUNCTIONS)
     assert "compute_score raised IndexError: list index out of range (" in seen and ", empty turns: " in seen
+
+
+def test_no_function_is_asked_about_a_trajectory_without_a_turn(tmp_path: Path) -> None:
+    async def examine() -> None:
+        made = with_functions(tmp_path, "start_hangs", share="share")
+        async with opened_environment(made) as gateway:
+            setup = CheckSetup(
+                environment=made, gateway=gateway, elsewhere=gateway, items=[ListedTask(task="x", seed=3)]
+            )
+            with pytest.raises(ClauseUntested, match="no turn"):
+                await functions(setup)
+
+    anyio.run(examine)
 
 
 FAULTS: dict[str, tuple[Clause, str]] = {
