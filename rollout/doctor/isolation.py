@@ -23,7 +23,8 @@ from gateway.types import CallFault, canonical_json
 from rollout.doctor.plan import ProbeCall
 from rollout.doctor.probe_values import Found, Surroundings
 
-_SHOWN = 60
+_SHOWN, _SHOWN_OF_ERRORS = 60, 200
+"""Characters of an answer that are quoted; what an error asks for may come late in it."""
 _MOST_CHARACTERS = 20_000
 _MOST_FOREIGN = 20
 _ERROR_FIRST = re.compile(
@@ -62,8 +63,8 @@ class ProbeAnswer:
 
     def excerpt(self, start: int = 0) -> str:
         """Quote the line from this character on, with `…` where text is left out, which may end inside of quotes."""
-        kept = self.line[start:]
-        return repr("…" * (start > 0) + (kept if len(kept) <= _SHOWN else kept[: _SHOWN - 1] + "…"))
+        kept, most = self.line[start:], _SHOWN_OF_ERRORS if self.refused or self.failed else _SHOWN
+        return repr("…" * (start > 0) + (kept if len(kept) <= most else kept[: most - 1] + "…"))
 
     __str__ = excerpt
 

@@ -117,6 +117,8 @@ def test_excerpts_show_the_part_that_differs() -> None:
 def test_an_excerpt_says_where_it_was_cut(length: int, shown: str) -> None:
     text = '{"name": "' + "x" * (length - 10)
     assert str(ProbeAnswer(text)) == side_by_side(ProbeAnswer(text), ProbeAnswer(""))[0] == shown % text
+    refusal = "1 validation error for call[look_up]: zone: unknown: name one of the list"
+    assert str(ProbeAnswer(refusal, refused=True)) == repr(refusal)
     late = ProbeAnswer("y" * 100 + text)
     here, _ = side_by_side(late, ProbeAnswer("y" * 100))
     assert here.startswith("'…yyy") and here.endswith("…'")
