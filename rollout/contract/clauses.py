@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from gateway.errors import GatewayError, HarnessError
+from gateway.errors import ConfigError, GatewayError, HarnessError
 from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
@@ -18,7 +18,7 @@ from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral, 
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
 from rollout.environment.reward_config import Component
-from rollout.environment.rows import environment_tasks
+from rollout.environment.rows import environment_tasks, system_message, task_of
 from rollout.environment.task import question
 from rollout.environment.validation import missing_roles
 from rollout.loop.world_calls import examine
@@ -99,6 +99,7 @@ async def tasks(setup: CheckSetup) -> str:
         repeated = len(found) - len({question(task.prompt) for task in found})
         return f"{len(found)} in the file, {repeated} of which repeat the prompt of another"
     server = named.server or ""
+    system = await system_message(setup.environment, setup.gateway)
     listed: dict[str, set[tuple[str, int]]] = {}
     async with setup.lease(None) as session:
         for split in SPLITS:
@@ -107,6 +108,10 @@ async def tasks(setup: CheckSetup) -> str:
                 raise ClauseFailed(f"{split} lists no task")
             listed[split] = set()
             for index, item in enumerate(items):
+                try:
+                    task_of(setup.environment, setup.gateway, item, system)
+                except ConfigError as problem:
+                    raise ClauseFailed(f"{split}: {problem.problem}", remedy=problem.remedy) from problem
                 if (item.task, item.seed) in listed[split]:
                     raise ClauseFailed(f"{split} lists ({item.task!r}, {item.seed}) twice, the second time at {index}")
                 listed[split].add((item.task, item.seed))

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[3]
 def environment(fault: str, **fields: Any) -> Environment:
     made: dict[str, Any] = {
         "name": fault,
+        "system": "Be polite.",
         "servers": {"faulty": {"factory": f"faulty:{fault}", "required": True}},
         "user": {"server": "faulty"},
         "reward": {"server": "faulty", "parts": ["right", "polite"]},
@@ -67,7 +68,7 @@ def with_functions(directory: Path, fault: str = "sound", **functions: str) -> E
     named = {name: f"{directory / 'rewards.py'}:{function}" for name, function in functions.items()}
     reward = {"server": "faulty", "parts": ["right", "polite"], "functions": named}
     limits = {"wall_clock_s": 1} if fault == "start_hangs" else {}
-    return environment(fault, system="Be polite.", reward=reward, limits=limits)
+    return environment(fault, reward=reward, limits=limits)
 
 
 def test_an_environment_that_keeps_the_contract_passes_every_clause(tmp_path: Path) -> None:
@@ -81,6 +82,12 @@ def test_a_reward_function_that_silence_breaks_is_a_clause_of_its_own(tmp_path: 
     assert report.failed == [Clause.FUNCTIONS], report.results
     seen = said(report, Clause.FUNCTIONS)
     assert "compute_score raised IndexError: list index out of range (" in seen and ", empty turns: " in seen
+
+
+def test_tasks_of_which_no_row_can_be_made_are_named_as_by_run() -> None:
+    report = examined(environment("sound", system=None))
+    assert report.failed == [Clause.TASKS], report.results
+    assert said(report, Clause.TASKS).startswith("train: task 'train-0' has no prompt, and the environment no system")
 
 
 def test_no_function_is_asked_about_a_trajectory_without_a_turn(tmp_path: Path) -> None:
