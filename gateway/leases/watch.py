@@ -6,7 +6,7 @@ on the gateway does not use the server: the trajectories that lease it fail, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import anyio
@@ -21,8 +21,9 @@ from gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
 
+ListAgain = Callable[[], Awaitable[Sequence[ToolDefinition] | None]]
 _PAUSE_S = 0.5
-"""Between two listings over one connection, however many changes it announces."""
+"""Between two looks at the tools of one connection, however many changes it announces."""
 _TOOLS_AT_ONCE = 200
 _MOST_DESCRIBED = 10
 """Changed tools of a server whose difference is described."""
@@ -56,13 +57,20 @@ class ToolWatch:
         if (early := self._early.pop(server, None)) is not None:
             await self.compare(server, early)
 
-    async def compare(self, server: str, tools: Sequence[ToolDefinition]) -> None:
-        """Compare a listing; the first difference is kept. A listing that arrives before `publish` waits for it."""
+    async def compare(self, server: str, tools: Sequence[ToolDefinition], again: ListAgain | None = None) -> None:
+        """Compare a listing; the first difference is kept. A listing that arrives before `publish` waits for it.
+
+        Args:
+            again: lists once more, where there is a difference: in pages between which the server changed, a tool that
+                it still has may be missing.
+        """
         if server not in self._published:
             self._early[server] = tools
             return
         try:
-            differences = await _differences(self._published[server], {tool.name: tool for tool in tools})
+            differences = await _differences(self._published[server], tools)
+            if differences and again is not None and (now := await again()) is not None:
+                differences = await _differences(self._published[server], now)
         except Exception as error:  # boundary: a defect here ends the use of this server, and of nothing else
             self._lose(server, error)
             return
@@ -107,7 +115,7 @@ class ToolWatch:
                 self._listing.add(connection)
                 tools = await connection.list_again()
                 if tools is not None:
-                    await self.compare(connection.server, tools)
+                    await self.compare(connection.server, tools, connection.list_again)
                 self._done(connection)
                 await anyio.sleep(_PAUSE_S)
         except Exception as error:  # boundary: as above; this task shares its group with every connection
@@ -124,11 +132,12 @@ class ToolWatch:
             waiting.set()
 
 
-async def _differences(published: Mapping[str, ToolDefinition], now: Mapping[str, ToolDefinition]) -> list[str]:
+async def _differences(published: Mapping[str, ToolDefinition], listed: Sequence[ToolDefinition]) -> list[str]:
     """One difference for each published tool that has changed or is gone; keys are the server's own names.
 
     Added tools make no difference: the policy does not see them. Of many changed tools the first ones are described.
     """
+    now = {tool.name: tool for tool in listed}
     found: list[str] = []
     more = 0
     for number, (name, before) in enumerate(published.items()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,40 @@ async def test_a_tool_that_is_gone_is_a_change_and_a_new_one_is_none(mini: Entry
         await session.call("echo", {"text": "still here"})
         await session.call("turn_coat", {"text": "remove"})
         assert "world/echo is not listed any more" in str(await change_of(session))
+
+
+OVERTAKEN = """
+import json, sys
+tools, listings = [{"name": name, "inputSchema": {"type": "object"}} for name in ("x", "y")], 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "tools/list":
+        listings += 1
+        result = {"tools": tools if listings != 2 else tools[:1]}  # the second one's pages are of two states
+    elif asked["method"] == "tools/call":
+        if listings == 1:
+            print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
+        result = {"content": [{"type": "text", "text": str(listings)}]}
+    else:
+        result = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "o", "version": "1"},
+        }
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+async def test_a_listing_that_a_change_overtook_is_made_once_more(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "server.py").write_text(OVERTAKEN)
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(tmp_path / "server.py")]}
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        with anyio.fail_after(10):
+            while (await session.call("x", {})).text != "3":
+                pass
+        assert (await session.call("y", {})).text == "3"
+        session.check()
 
 
 async def test_a_tool_that_the_policy_may_not_see_may_change(mini: Entry, config: Config) -> None:
