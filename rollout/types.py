@@ -54,7 +54,7 @@ class Completion:
 
 
 MOST_CALLS = 1024
-"""Calls of a turn that are told apart, each of which gets a result; those after them are one unreadable call."""
+"""Calls of a turn that are read one by one, each with its result; those after them count as one unreadable call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,6 +64,8 @@ class ToolWatch:
             again: lists once more, where there is a difference: in pages between which the server changed, a tool that
                 it still has may be missing.
         """
+        if server in self._changed:
+            return
         if server not in self._published:
             self._early[server] = tools
             return

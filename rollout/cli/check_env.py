@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import anyio
@@ -77,8 +75,7 @@ def _try_out(loaded: Environment, as_json: bool) -> int:
     if loaded.agent is None:
         remedy = "name a program under agent: {use: rollout.programs.program:Program, with: {...}}"
         raise ConfigError("the environment has no agent", file=loaded.file, key="agent", remedy=remedy)
-    with TemporaryDirectory() as directory:
-        trial = anyio.run(try_out, loaded, Path(directory))
+    trial = anyio.run(try_out, loaded)
     found = [*agent_settings(loaded).items(), *trial.lines()]
     if as_json:
         seen = [{"about": about, "text": text} for about, text in found]

@@ -7,24 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from uuid import uuid4
 
 from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
+from rollout.engines.rehearsal import rehearse, script_for
+from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin, Task
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
+from rollout.environment.task import Origin
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
 from rollout.types import Completion, Policy
 
-_RESPONSE = 1 << 20
 _TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
 _SHOWN = 200
 
@@ -74,11 +69,8 @@ class _Renamed:
         return await ScriptedPolicy([text], tokens.encode, stop=IM_END).generate(ids, max_tokens=max_tokens, turn=0)
 
 
-async def try_out(environment: Environment, directory: Path) -> Trial:
+async def try_out(environment: Environment) -> Trial:
     """Play the first test task: the expert's turns where there is an expert, else a random call and an answer.
-
-    Args:
-        directory: Of the trace.
 
     Raises:
         ConfigError: the servers do not start, or list no task.
@@ -88,25 +80,7 @@ async def try_out(environment: Environment, directory: Path) -> Trial:
         trial = Trial(Trace.begin(uuid4().hex, task, Origin(engine="scripted")))
 
         async def policy_for(session: Session) -> Policy:
-            return _Renamed(await _texts(environment, session, task), list(session.tools), trial)
+            return _Renamed(await script_for(environment, session, task), list(session.tools), trial)
 
-        await roll_out(
-            trial.trace,
-            environment=environment,
-            gateway=gateway,
-            policy_for=policy_for,
-            tokens=ByteTokens(),
-            limits=Limits.of(
-                environment.limits.model_copy(update={"tokens_per_turn": None}), response_tokens=_RESPONSE
-            ),
-            store=TraceStore(directory),
-        )
+        await rehearse(trial.trace, environment=environment, gateway=gateway, policy_for=policy_for)
     return trial
-
-
-async def _texts(environment: Environment, session: Session, task: Task) -> Sequence[str]:
-    server = environment.tasks.server if environment.tasks is not None else None
-    if server is not None and session.has(Role.EXPERT, server):
-        return await expert_script(session, task, server)
-    policy = RandomPolicy(session, ByteTokens().encode, stop="", seed=task.seed)
-    return [ByteTokens().decode((await policy.generate([], max_tokens=_RESPONSE, turn=0)).ids), "Done."]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gateway.cassette.replaying import Replay
@@ -15,28 +14,23 @@ from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
+from rollout.engines.rehearsal import rehearse
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
 from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
-from rollout.environment.sections import StrategyConfig
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin
 from rollout.loop.agent import build_agent
 from rollout.loop.compaction import check_opening
-from rollout.loop.limits import Limits
 from rollout.loop.reward import check_reward, check_rewarded
-from rollout.loop.trajectory import roll_out
 from rollout.shards.hosts import hosts_of
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.tokens.counting import prompt_length
 from rollout.tokens.template_check import check_template
 from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
 from rollout.training.settings import TrainingSettings
 from rollout.types import ModelTokens, Policy
-
-MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,27 +157,14 @@ async def check_world(environment: Environment, gateway: Gateway, row: Row) -> N
         ConfigError: the trajectory failed: the servers cannot be reset to the task, a `score` raises, a part of it is
             missing, a reward function is broken, ...
     """
-    tokens = ByteTokens()
     trace = Trace.begin("preflight", row.task, Origin(engine="none"))
     # One turn is enough, and a user that a model plays costs one message.
-    own = environment.limits.model_copy(update={"assistant_turns": 1, "tokens_per_turn": None})
+    one_turn = environment.model_copy(update={"limits": environment.limits.model_copy(update={"assistant_turns": 1})})
 
     async def does_nothing(session: Session) -> Policy:
-        return ScriptedPolicy([], tokens.encode, stop=IM_END)
+        return ScriptedPolicy([], ByteTokens().encode, stop=IM_END)
 
-    with TemporaryDirectory(prefix="mcp-rollout-preflight-") as directory:
-        store = TraceStore(directory)
-        await roll_out(
-            trace,
-            # One turn is the same under all strategies, and lengths of compaction are not in bytes.
-            environment=environment.model_copy(update={"strategy": StrategyConfig()}),
-            gateway=gateway,
-            policy_for=does_nothing,
-            tokens=tokens,
-            limits=Limits.of(own, response_tokens=MOST_BYTES),
-            store=store,
-        )
-        store.close()
+    await rehearse(trace, environment=one_turn, gateway=gateway, policy_for=does_nothing)
     if trace.failure is not None:
         problem = f"a trajectory of {environment.name} that does nothing fails: {trace.failure.message}"
         raise row.problem(problem, key="extra_info.mcp", remedy=f"mcp-rollout check-env {environment.name}")

@@ -111,7 +111,7 @@ def train_agents(
 async def as_the_program_shows_it(environment: str, home: Path) -> Conversation:
     """The first test task with the expert's first call and its answer, as the program shows them to the policy."""
     loaded = load_environment(environment, home / "environments")
-    trace = (await try_out(loaded, home / "trial")).trace
+    trace = (await try_out(loaded)).trace
     assert trace.failure is None and not trace.earlier, trace.failure
     listed = re.search(r"<tools>\n(.*?)\n</tools>", ByteTokens().decode(trace.prompt_ids), re.DOTALL)
     assert listed is not None

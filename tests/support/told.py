@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -387,15 +388,17 @@ async def free_calls(offered: Offered) -> None:
 
 
 async def disconnecting(offered: Offered) -> None:
-    """Gives each request up before it is answered, and sends it again."""
+    """Gives each request up while it is sampled, and sends it again."""
     async with conversing(offered) as talk:
         while True:
-            with contextlib.suppress(httpx2.TimeoutException):
-                await talk.http.post(
-                    f"{offered.model_url}/chat/completions",
-                    json={"model": "policy", "messages": talk.messages, "tools": talk.tools, "stream": False},
-                    timeout=0.05,
-                )
+            GATES.update(begun=anyio.Event(), seen=anyio.Event())
+            body = {"model": "policy", "messages": talk.messages, "tools": talk.tools, "stream": False}
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(talk.http.post, f"{offered.model_url}/chat/completions", json=body))
+                    await GATES["begun"].wait()
+                    tasks.cancel_scope.cancel()
+            GATES["seen"].set()
             if not (message := await talk.turn()).get("tool_calls"):
                 return
             await talk.act(message)

@@ -77,7 +77,11 @@ async def test_a_call_of_an_answer_that_was_asked_for_again_is_made_once(tmp_pat
 
 
 async def test_a_request_that_is_given_up_and_sent_again_is_sampled_once(tmp_path: Path) -> None:
-    engine = Engine(THREE, gate=lambda: anyio.sleep(0.2))
+    async def hold() -> None:
+        told.GATES["begun"].set()
+        await told.GATES["seen"].wait()
+
+    engine = Engine(THREE, gate=hold)
     made = await played(tmp_path, (), run="disconnecting", engine=engine)
     assert made.trace.failure is None and len(engine.log) == 3 and made.differences() == 0
 
