@@ -124,6 +124,8 @@ class ServerConfig(Section):
     their names do not say so. If given, an entry without secrets is not reported."""
     log_level: LogLevel = "info"
     """The trace keeps the server's log messages of at least this level."""
+    era: Literal["handshake", "modern"] | None = None
+    """The protocol's: `initialize`, or `server/discover` (2026-07-28). None lets the first connection find out."""
 
     @property
     def kind(self) -> Kind:

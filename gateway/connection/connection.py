@@ -6,6 +6,7 @@ lives as long as the connection; all other tasks only await `call`.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from mcp.client.session import ClientSession, IncomingMessage
 
 from gateway.config.models import Kind, ServerConfig
 from gateway.connection.calls import MCP_FAILURES, Calls
-from gateway.connection.failures import cannot_start, describe, not_in_time
+from gateway.connection.failures import cannot_start, describe, ended_at_probe, not_in_time
 from gateway.connection.forwarding import Forwarding
 from gateway.connection.in_flight import InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
@@ -36,6 +37,9 @@ from gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDef
 
 log = structlog.get_logger(__name__)
 
+_PROBE_S = 9.0
+"""How long a program that has read `server/discover` may be silent before it is started again: mcp waits for 10 s, and
+then sends `initialize` to the same process."""
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
 
 
@@ -99,7 +103,7 @@ class Connection:
     server: str
     config: ServerConfig
     open_target: Callable[[Link], Target]
-    """What to connect to; called once."""
+    """What to connect to; called once for each start."""
     protocol: NegotiatedProtocol
     """Shared by all connections to the server."""
     redactor: Redactor
@@ -130,11 +134,16 @@ class Connection:
     """Set when the owner task has closed everything."""
 
     def __post_init__(self) -> None:
-        self._link = Link()
         self._opened = anyio.Event()
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
+        self._negotiated = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to one start of the server."""
+        self._link = Link()
         in_flight = InFlightCalls()
         self._requests = ServerRequests(in_flight, self.redactor.json)
         self._link.on_notification = self._on_notification
@@ -208,7 +217,7 @@ class Connection:
         self._scope.deadline = began + self.config.start_timeout_s
         try:
             with redacted_mcp_logs(self._link), self._scope as scope:
-                await self._hold(scope, began)
+                await self._start(scope, began)
             if scope.cancelled_caught and not self._opened.is_set():
                 self._error = self._not_in_time()
         except GatewayError as error:
@@ -231,8 +240,33 @@ class Connection:
             self._opened.set()
             self.done.set()
 
-    async def _hold(self, scope: anyio.CancelScope, began: float) -> None:
-        async with self._client() as client:
+    async def _start(self, scope: anyio.CancelScope, began: float) -> None:
+        """As `_hold`; a program that ends or is silent where `initialize` is not its first message is started again."""
+        mode, half_s = self.protocol.mode, self.config.start_timeout_s / 2
+        if mode != "auto" or self.config.kind is not Kind.STDIO or self.config.era is not None:
+            return await self._hold(scope, began, mode)
+        with anyio.CancelScope() as probing:
+            end_if_silent = asyncio.get_running_loop().call_later(
+                min(_PROBE_S, half_s), lambda: self._link.is_silent() and probing.cancel()
+            )
+            try:
+                return await self._hold(scope, began, mode)
+            except Exception as error:  # boundary: what mcp makes of a program that has ended
+                # In less than half of the time, so that a program that always ends has its own reason to do so again.
+                in_time = anyio.current_time() - began < half_s
+                if self._negotiated or not in_time or not ended_at_probe(error, self._link):
+                    raise
+            finally:
+                end_if_silent.cancel()
+        log.info("connection.started_again", server=self.server, remedy="era: handshake in its entry saves one start")
+        self._begin()
+        await self._hold(scope, began, "legacy")
+
+    async def _hold(self, scope: anyio.CancelScope, began: float, mode: str) -> None:
+        async with self._client(mode) as client:
+            self._negotiated = True
+            if self.config.era == "modern" and client.session.discover_result is None:
+                raise ServerUnavailable("it has no server/discover, and its entry has era: modern", server=self.server)
             # A lease is asked for over HTTP; a process that claims to serve worlds is a server like any other.
             leases = self.config.url is not None and LEASE_EXTENSION in (client.server_capabilities.extensions or {})
             if leases and not self.relays:
@@ -240,7 +274,7 @@ class Connection:
                 return
             await self._read_server(client)
             self.start_s = anyio.current_time() - began
-            self.protocol.learn(client)
+            self.protocol.learn(client, mode)
             self._requests.declare(client.session, self.answered)
             self._calls.session = client.session
             self._link.handshake_done = True
@@ -274,12 +308,12 @@ class Connection:
             except GatewayError:
                 pass  # it answered; where the line broke, its transport has noted that
 
-    def _client(self) -> Client:
+    def _client(self, mode: str) -> Client:
         target = self.open_target(self._link)
         self._calls.notes_delivery = target.notes_delivery
         return Client(
             target.transport,
-            mode=self.protocol.mode,
+            mode=mode,
             prior_discover=self.protocol.discover,
             client_info=_CLIENT_INFO,
             cache=None,

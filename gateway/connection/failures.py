@@ -135,6 +135,12 @@ def _cut(problem: str) -> str:
     return cut_text("\n".join([*lines[:_MOST_LINES], *more]), _MOST_CHARACTERS)
 
 
+def ended_at_probe(error: Exception, link: Link) -> bool:
+    """Whether a start may have failed because the program ends where its first message is not `initialize`."""
+    cause = innermost(error)
+    return bool(link.reason) and not (isinstance(cause, MCPError) and (cause.code, cause.message) != _CLOSED)
+
+
 def describe(error: BaseException) -> str:
     """The innermost cause of an error, with its class."""
     cause = innermost(error)

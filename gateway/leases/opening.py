@@ -51,8 +51,11 @@ class Openings:
 
     def __init__(self, config: GatewayConfig, connect: Connect | None = None, *, relay_mode: str | None = None) -> None:
         self._config, self._connect, self.relays = config, connect, relay_mode is not None
-        mode = relay_mode or "auto"
-        self.protocols = {server: NegotiatedProtocol(mode=mode, first=mode) for server in config.servers}
+        modes = {None: relay_mode or "auto", "handshake": "legacy", "modern": "auto"}
+        self.protocols = {
+            server: NegotiatedProtocol(mode=modes[entry.era], first=modes[entry.era])
+            for server, entry in config.servers.items()
+        }
         self._redactors = {
             server: Redactor(config.servers[server], protocol.tokens) for server, protocol in self.protocols.items()
         }

@@ -39,7 +39,10 @@ class NegotiatedProtocol:
             self.authority = Authority(config)
         return self.authority
 
-    def learn(self, client: Client) -> None:
+    def learn(self, client: Client, mode: str) -> None:
+        """Take over what a connection in `mode` negotiated."""
+        if mode == "legacy" and self.mode == "auto":  # its program did not survive the other era
+            self.first = mode
         self.discover = client.session.discover_result
         self.mode = client.protocol_version if self.discover is not None else "legacy"
 

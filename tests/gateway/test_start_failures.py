@@ -9,17 +9,41 @@ import anyio
 import pytest
 
 from gateway import Gateway, GatewayConfig
-from gateway.errors import NotAnMCPServer, ServerUnavailable
+from gateway.errors import NotAnMCPServer, ServerUnavailable, WorldLost
 
 pytestmark = pytest.mark.anyio
 SERVER = """
 import json, os, signal, sys
 
 how = sys.argv[1]
-for line in sys.stdin:
+if how == "starts slowly":
+    signal.sigtimedwait([], 4.0)
+if how == "import error":
+    sys.exit("No module named 'shop'")
+for number, line in enumerate(sys.stdin):
     message = json.loads(line)
     answer = {"jsonrpc": "2.0", "id": message.get("id")}
+    if number == 0 and "SEEN" in os.environ:
+        with open(os.environ["SEEN"], "a") as file:
+            print(message["method"], file=file)
     match message["method"]:
+        case "server/discover" if how == "ends":
+            sys.exit("ExpectedInitializeRequest")
+        case "server/discover" if how == "answers, then ends":
+            answer["error"] = {"code": -32600, "message": "initialize first"}
+            print(json.dumps(answer), flush=True)
+            sys.exit(1)
+        case "server/discover" if how == "aborts":
+            os.abort()
+        case "server/discover" if how in ("hangs", "hangs after text"):
+            print("unexpected message" if "text" in how else "", flush=True)
+            signal.pause()
+        case "server/discover" if how == "answers nobody":
+            answer |= {"id": None, "error": {"code": -32600, "message": "initialize first"}}
+        case "tools/list" if "SEEN" in os.environ:
+            answer["result"] = {"tools": [{"name": "die", "inputSchema": {"type": "object"}}]}
+        case "tools/call":
+            os.abort()
         case "initialize" if how == "license":
             answer["error"] = {"code": -32000, "message": "LICENSE EXPIRED"}
         case "initialize" if how == "license, then exit":
@@ -64,6 +88,7 @@ for line in sys.stdin:
         ("crash", "the server was killed by SIGSEGV"),
         ("exit", "the server exited with status 1; stderr ends: no such table: licenses"),
         ("not mcp", "MCPError: Method not found"),
+        ("import error", "the server exited with status 1; stderr ends: No module named 'shop'"),
     ],
 )
 async def test_a_start_that_failed_is_explained_by_what_the_server_did(tmp_path: Path, how: str, said: str) -> None:
@@ -100,3 +125,46 @@ async def test_what_a_server_says_instead_of_starting_is_bounded_and_half_a_secr
             pass
     assert re.fullmatch(rf"bad: '{sys.executable}' is not available: {said}", str(caught.value)), str(caught.value)
     assert "sword" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["ends", "answers, then ends", "aborts", "hangs", "hangs after text", "answers nobody"])
+async def test_a_program_that_does_not_survive_the_newer_era_is_started_again_in_the_older_one_and_once_only(
+    tmp_path: Path, how: str
+) -> None:
+    entry = _entry(tmp_path, how, scope="process", start_timeout_s=5)
+    async with Gateway(GatewayConfig.model_validate({"servers": {"old": entry}})) as gateway:
+        for trajectory in ("a", "b", "c"):
+            async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
+                with pytest.raises(WorldLost):
+                    await session.call("die", {})
+            # Neither a process that dies nor a start that fails makes the gateway forget.
+            program = (tmp_path / "server.py").rename(tmp_path / "away.py")
+            with pytest.raises(ServerUnavailable):
+                async with gateway.lease(trajectory=f"not {trajectory}", task=None, seed=1):
+                    pass
+            program.rename(tmp_path / "server.py")
+    assert (tmp_path / "seen").read_text().split() == ["server/discover", *["initialize"] * 3]
+
+
+async def test_a_program_that_is_slow_to_read_its_first_message_is_started_once(tmp_path: Path) -> None:
+    entry = _entry(tmp_path, "starts slowly", start_timeout_s=7)
+    async with Gateway(GatewayConfig.model_validate({"servers": {"slow": entry}})):
+        assert (tmp_path / "seen").read_text().split() == ["server/discover"]
+
+
+@pytest.mark.parametrize(("era", "first"), [("handshake", "initialize"), ("modern", "server/discover")])
+async def test_an_entry_chooses_the_era_of_its_server(tmp_path: Path, era: str, first: str) -> None:
+    config = GatewayConfig.model_validate({"servers": {"old": _entry(tmp_path, "serves", era=era)}})
+    if era == "handshake":
+        async with Gateway(config) as gateway:
+            assert gateway.identities["old"].protocol == "2025-06-18"
+    else:
+        with pytest.raises(ServerUnavailable, match="era: modern"):
+            await Gateway(config).__aenter__()
+    assert (tmp_path / "seen").read_text().split() == [first]
+
+
+def _entry(tmp_path: Path, how: str, **more: Any) -> dict[str, Any]:
+    (tmp_path / "server.py").write_text(SERVER)
+    args, seen = ["-I", "-S", str(tmp_path / "server.py"), how], {"SEEN": str(tmp_path / "seen")}
+    return {"command": sys.executable, "args": args, "env": seen, "required": True, **more}
