@@ -113,7 +113,8 @@ class MCPAgentLoop(AgentLoopBase):
         if compute_score is None:
             raise ConfigError("verl's reward is computed by our agent loop worker, which this run does not have")
         timeout_s = runtime.settings.custom_reward_timeout_s
-        self._verls_reward = VerlReward(compute_score=compute_score, row=row, timeout_s=timeout_s)
+        end = self._end_ids[0] if self._end_ids else self._pad_token_id
+        self._verls_reward = VerlReward(compute_score=compute_score, row=row, timeout_s=timeout_s, end_id=end)
         return self._verls_reward
 
     async def _report(self, trace: Trace) -> None:

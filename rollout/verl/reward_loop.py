@@ -32,12 +32,16 @@ class VerlReward:
     row: dict[str, Any]
     """The row, as verl gave it to the agent loop."""
     timeout_s: float
+    end_id: int = 0
+    """Stands for the response of a trajectory in which no token was sampled: reward managers skip special tokens."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     """`reward_extra_info` of the last computation."""
 
     async def __call__(self, environment: Environment, trace: Trace, judged: Judged) -> dict[str, float]:
-        outputs = to_outputs(trace, ())
-        outputs[-1].reward_score = None  # verl computes what is missing
+        # The last sample alone, which is all that verl's reward managers read: verl pads several to one length each in
+        # prompts, responses and sums, and then counts the tokens of the last response in the padded sum.
+        output = to_outputs(trace, (), pad_token_id=self.end_id)[-1]
+        output.reward_score = None  # verl computes what is missing
         handed = {
             "messages": judged_messages(trace, environment.thinking.reward),
             "trace": trace,
@@ -46,11 +50,11 @@ class VerlReward:
         }
         row = {**self.row, "extra_info": {**self.row["extra_info"], EXTRA_KEY: handed}}
         with users_reward("verl's reward", self.timeout_s, key="custom_reward_timeout_s"):
-            await self.compute_score(outputs, kwargs=row)
-        value = _number(outputs[-1].reward_score)
+            await self.compute_score([output], kwargs=row)
+        value = _number(output.reward_score)
         if value is None:
-            raise RewardError(f"verl's reward is {outputs[-1].reward_score!r:.100}, which is not a finite number")
-        self.extra = dict(outputs[-1].extra_fields["reward_extra_info"])
+            raise RewardError(f"verl's reward is {output.reward_score!r:.100}, which is not a finite number")
+        self.extra = dict(output.extra_fields["reward_extra_info"])
         if taken := sorted(name for name in self.extra if name in environment.reward.reported or name[:4] == "mcp_"):
             raise RewardError(f"the reward function returns {', '.join(taken)}, which the environment's reward has too")
         numbers = {name: _number(given) for name, given in self.extra.items() if name != Component.SCORE}

@@ -19,11 +19,12 @@ from transformers import AutoTokenizer
 from verl_config import composed
 from verl_run import reported
 
+from rollout.environment.task import Origin, Task
 from rollout.formats import hermes
 from rollout.trace.record import Trace
 from rollout.trace.run_record import read_run_records
 from rollout.trace.store import read_traces
-from rollout.types import Call
+from rollout.types import Call, Completion, Edit, Parsed
 from rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "closed_worker")]
@@ -370,19 +371,26 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str | None,
     }
 
 
-async def rewarded(config: DictConfig, model: Path, last: str, reward_loop: Any) -> Any:
-    """A trajectory in verl's worker with a reward loop, both in this process."""
+def worker_with(reward_loop: Any) -> Any:
+    """verl's worker with a reward loop, both in this process."""
     from types import SimpleNamespace
 
     from rollout.verl import agent_loop
-    from rollout.verl.origin import Batch
 
     worker = object.__new__(agent_loop.MCPAgentLoopWorker)
     worker.processor = None
     worker.reward_loop_worker_handles = [
         SimpleNamespace(compute_score=SimpleNamespace(remote=reward_loop.compute_score))
     ]
-    agent_loop._BATCH.set(Batch(compute_score=worker._compute_score))
+    return worker
+
+
+async def rewarded(config: DictConfig, model: Path, last: str, reward_loop: Any) -> Any:
+    """A trajectory in verl's worker with a reward loop, both in this process."""
+    from rollout.verl import agent_loop
+    from rollout.verl.origin import Batch
+
+    agent_loop._BATCH.set(Batch(compute_score=worker_with(reward_loop)._compute_score))
     row = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": None}}
     return await run(config, model, [SHOUT, last], **row)
 
@@ -433,3 +441,50 @@ async def test_a_reward_function_gives_verls_acc_and_one_that_fails_withdraws_th
         assert await rewarded(rewarding, model, answer, reward_loop) == []
         failure = traces(rewarding)[-1].failure
         assert failure is not None and failure.kind == "reward_error" and said in failure.message
+
+
+def echoing(solution_str: str, **_: Any) -> dict[str, Any]:
+    """A reward function that returns what it was given."""
+    return {"score": 1.0, "solution": solution_str}
+
+
+def of_samples(*samples: tuple[int, int]) -> Trace:
+    """A trajectory with a segment for each number of prompt and sampled tokens; ids of all responses are 3 and on."""
+    task = Task(environment="e", task="t", seed=1, prompt=({"role": "user", "content": "Begin."},))
+    trace = Trace.begin("t", task, Origin())
+    for prompt, sampled in samples:
+        trace.open([2] * prompt)
+        ids = list(range(3, 3 + sampled))
+        if ids:
+            completion = Completion(ids=ids, logprobs=[-1.0] * sampled)
+            trace.add_completion(completion, Parsed(content=""), Edit(appended=ids), mask_thinking=False)
+    return trace
+
+
+@pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
+async def test_verls_reward_function_gets_the_whole_response_of_the_last_sample_and_no_padding(
+    rewarding: DictConfig, tmp_path: Path
+) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+    from verl.experimental.reward_loop import RewardLoopWorker
+
+    from rollout.environment.config import Environment
+    from rollout.loop.reward import Judged
+    from rollout.verl.reward_loop import VerlReward
+
+    # Id 0, with which verl pads, is a word like any other.
+    vocabulary = {"<end>" if number == 99 else f"w{number}": number for number in range(100)}
+    text = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=text, eos_token="<end>", pad_token="<end>").save_pretrained(tmp_path / "w")
+    rewarding.actor_rollout_ref.model.tokenizer_path = str(tmp_path / "w")
+    rewarding.reward.custom_reward_function.name = "echoing"
+    environment = Environment.model_validate({"name": "e", "servers": {"echo": {"command": "echo"}}})
+    row = {"data_source": "e", "reward_model": {"ground_truth": None}, "extra_info": {}}
+    for manager in ("naive", "dapo", "gdpo", "rate_limited"):
+        rewarding.reward.reward_manager.name = manager
+        compute_score = worker_with(RewardLoopWorker(rewarding))._compute_score
+        for samples in (((9, 5), (4, 7), (2, 26)), ((2, 40), (30, 20)), ((3, 8), (50, 30)), ((4, 1),), ((4, 0),)):
+            reward = VerlReward(compute_score=compute_score, row=row, timeout_s=10, end_id=99)
+            assert (await reward(environment, of_samples(*samples), Judged(score=0)))["mcp_custom"] == 1.0
+            assert reward.extra["solution"].split() == [f"w{number}" for number in range(3, 3 + samples[-1][1])]
