@@ -24,8 +24,7 @@ import re
 import signal
 import subprocess
 import sys
-from array import array
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +37,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from engine_log import derive, read_generations, read_records, samples_of
+from engine_log import (
+    Generation,
+    compare,
+    read_generations,
+    read_records,
+    read_trained_rows,
+    recorded,
+    samples_of,
+    summaries_of,
+    trained_differences,
+)
 from thoughts import thought_tokens
 from verl_run import ROOT, gpu_engine, train
 from verl_run import logged as logged_steps
@@ -49,8 +58,6 @@ from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
 from rollout.tokens.template_check import parting
 from rollout.tokens.verl_builder import load_tokens
-from rollout.trace.trained import read_trained
-from rollout.trace.trained_segment import digest
 from rollout.types import Completion, Policy
 
 SAMPLES, STEPS = 8, 2
@@ -95,8 +102,10 @@ class Found:
     logprobs: int = 0
     left: int = 0
     """Generations in no sample."""
+    twice: int = 0
+    """Generations in several samples that are not of one tree."""
     trained: int = 0
-    """Positions that the trainer had otherwise, or not at all."""
+    """Samples that the trainer had otherwise, or not at all."""
     apart: float = 0.0
     """Largest difference of a log-probability."""
     mean_apart: float | None = None
@@ -108,7 +117,10 @@ class Found:
 
     @property
     def is_clean(self) -> bool:
-        return not (self.ids or self.masks or self.logprobs or self.left or self.trained) and self.positions > 0
+        return (
+            not (self.ids or self.masks or self.logprobs or self.left or self.twice or self.trained)
+            and self.positions > 0
+        )
 
 
 def main() -> None:
@@ -162,7 +174,8 @@ def line(found: Found) -> str:
     return (
         f"{found.case}: {found.positions:,} positions in {found.samples:,} samples, {found.sampled:,} sampled, "
         f"{len(found.texts):,} ids; different: {found.ids} ids, {found.masks} masks, {found.logprobs} logprobs, "
-        f"{found.trained} trained; {found.left} generations left over; at most {found.apart:.1e} apart"
+        f"{found.trained} trained; {found.left} generations left over, {found.twice} twice; "
+        f"at most {found.apart:.1e} apart"
     )
 
 
@@ -270,25 +283,15 @@ def by_trainer(
             raise SystemExit(f"error: {case}: verl ended with status {done.returncode}\n{done.stdout[-4000:]}")
         played.touch()
     records, found = read_records(home / "traces"), Found(case)
-    compare(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
+    _judge(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
     found.step_s = [step["timing_s/step"] for step in logged_steps(home).values()]
-    by_id, differences, had = {record["id"]: record for record in records}, array("d"), set[tuple[str, int]]()
-    for each in read_trained(home / "traces"):
-        record = by_id[each.trace]
-        segment = [*record["earlier"], record][each.segment]
-        had.add((each.trace, each.segment))
-        sampled = [value if mask else 0.0 for value, mask in zip(segment["logprobs"], each.mask, strict=True)]
-        ours = array("f", sampled).tolist()
-        if each.ids_digest != digest(segment["prompt_ids"], segment["response_ids"]):
-            found.trained += len(segment["response_ids"])
-        found.trained += sum(bool(mask) != own for mask, own in zip(segment["loss_mask"], each.mask, strict=True))
-        found.trained += sum(one != other for one, other in zip(ours, each.sampled_logprobs or (), strict=True))
-        trainer = zip(each.mask, each.trainer_logprobs, ours, strict=True)
-        differences.extend(abs(one - other) for mask, one, other in trainer if mask)
-    for record in records:
-        for number, segment in enumerate([*record["earlier"], record]):
-            if any(segment["loss_mask"]) and (record["id"], number) not in had:
-                found.trained += len(segment["response_ids"])
+    rows = read_trained_rows(home / "traces")
+    found.trained = sum(trained_differences(rows, records).values())
+    differences = [
+        abs(one - other)
+        for row in rows
+        for one, other in zip(row["trainer_logprobs"], row["sampled_logprobs"] or (), strict=True)
+    ]
     if differences:
         found.apart, found.mean_apart = max(differences), math.fsum(differences) / len(differences)
     return found
@@ -304,7 +307,7 @@ def by_run(case: str, home: Path, model: Path, rows: int, *, masked: bool) -> Fo
         _command("run", home / "audit.yaml", *engine, *lengths, *several, "--out", home / "traces", **{_LOG: str(log)})
         played.touch()
     records, found = read_records(home / "traces"), Found(case)
-    compare(found, records, read_generations(log), _thoughts(model) if masked else None)
+    _judge(found, records, read_generations(log), _thoughts(model) if masked else None)
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     for record in records:
         for sample in samples_of(record):
@@ -326,10 +329,10 @@ def _apart(model: Any, sample: dict[str, Any]) -> float:
     return float((own - torch.tensor(sample["logprobs"])[trained]).abs().max())
 
 
-def compare(
+def _judge(
     found: Found,
-    records: Iterable[dict[str, Any]],
-    generations: Sequence[dict[str, Any]],
+    records: Sequence[dict[str, Any]],
+    generations: Sequence[Generation],
     thoughts: Callable[[list[int]], list[bool]] | None,
 ) -> None:
     """Count what differs between traces and the engine's log.
@@ -337,68 +340,21 @@ def compare(
     Args:
         thoughts: of a turn's ids, which are parts of a thought and therefore not in the loss; None where they are.
     """
-    left = {id(each): each for each in generations}
-    taken: dict[str, list[dict[str, Any]]] = {}
-    for record in sorted(
-        ({**each, "masks_summaries": found.case.endswith("compact masked")} for each in records),
-        key=lambda record: record["strategy"]["shared_turns"],
-    ):
-        for sample in samples_of(record):
-            # A leaf's first turns are its parent's generations, and the engine has made no others.
-            inherited = taken.get(record["origin"]["parent"], [])[: record["strategy"]["shared_turns"]]
-            # Only what can be the sample's: a search of all would take hours.
-            own = [*inherited, *(each for each in left.values() if _may_be(each, sample))]
-            available = list(own)
-            ids, mask, logprobs = derive(sample, available)
-            used = [each for each in own if not any(each is other for other in available)]
-            taken.setdefault(record["id"], []).extend(used)
-            for each in used:
-                left.pop(id(each), None)
-            mask = _less_thoughts(sample, _less_summary(record, sample, mask), thoughts)
-            _count(found, sample, ids, mask, logprobs)
-    found.left += len(left)
+    masked = summaries_of(records) if found.case.endswith("compact masked") else set[tuple[int, ...]]()
 
+    def in_loss(generation: Generation) -> list[bool]:
+        ids = generation["token_ids"]
+        if thoughts is None:
+            return [tuple(ids) not in masked] * len(ids)
+        return [not is_thought for is_thought in thoughts(ids)]
 
-def _may_be(generation: dict[str, Any], sample: dict[str, Any]) -> bool:
-    whole = sample["prompt_ids"] + sample["response_ids"]
-    said = generation["prompt_ids"] + generation["token_ids"]
-    return len(said) <= len(whole) and whole[: len(said)] == said
-
-
-def _count(found: Found, sample: dict[str, Any], ids: list[int], mask: list[int], logprobs: list[float]) -> None:
-    more = len(sample["response_ids"]) - len(ids)
-    found.samples += 1
-    found.positions += len(sample["prompt_ids"]) + len(sample["response_ids"])
-    found.sampled += sum(sample["loss_mask"])
-    found.texts.update(sample["prompt_ids"], sample["response_ids"])
-    found.ids += sum(one != other for one, other in zip(sample["response_ids"], ids, strict=False))
-    # What follows the last generation is context: a last result, or a user's last words.
-    found.masks += sum(one != other for one, other in zip(sample["loss_mask"], mask + [0] * more, strict=True))
-    found.logprobs += sum(one != other for one, other in zip(sample["logprobs"], logprobs, strict=False))
-
-
-def _less_summary(record: dict[str, Any], sample: dict[str, Any], mask: list[int]) -> list[int]:
-    """Without the summary, where it is out of the loss."""
-    left = list(mask)
-    for span in sample["spans"] if record["masks_summaries"] else ():
-        marks = record["turns"][span["turn"]]["marks"]
-        if span["kind"] != "context" and any(mark["kind"] == "compacted" for mark in marks):
-            left[span["start"] : span["end"]] = [0] * (span["end"] - span["start"])
-    return left
-
-
-def _less_thoughts(
-    sample: dict[str, Any], mask: list[int], thoughts: Callable[[list[int]], list[bool]] | None
-) -> list[int]:
-    if thoughts is None:
-        return mask
-    left, start = list(mask), 0
-    while start < len(mask):
-        end = next((at for at in range(start, len(mask)) if not mask[at]), len(mask))
-        for at, is_thought in enumerate(thoughts(sample["response_ids"][start:end]), start):
-            left[at] = int(not is_thought)
-        start = next((at for at in range(end, len(mask)) if mask[at]), len(mask))
-    return left
+    samples = recorded(records)
+    counted = compare(generations, samples, in_loss=in_loss)
+    found.samples, found.positions, found.sampled = counted.samples, counted.positions, counted.sampled
+    found.ids, found.masks, found.logprobs = counted.ids, counted.masks + counted.lengths, counted.logprobs
+    found.left, found.twice = len(counted.left), counted.twice
+    for each in samples:
+        found.texts.update(each.prompt_ids, each.response_ids)
 
 
 def _thoughts(model: Path) -> Callable[[list[int]], list[bool]]:

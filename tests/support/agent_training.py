@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from engine_log import derive, read_generations, read_records, samples_of
+from engine_log import compare, read_generations, read_records, read_trained_rows, recorded, trained_differences
 from taught_model import teach
 from verl_run import logged, train
 
@@ -23,8 +22,6 @@ from gateway.catalogue.tool_config import read_lock
 from rollout.environment.config import load_environment
 from rollout.programs.trial import try_out
 from rollout.tokens.chatml import ByteTokens
-from rollout.trace.trained import read_trained
-from rollout.trace.trained_segment import digest
 
 STEPS, SAMPLES = 2, 4
 ROOT = Path(__file__).parents[2]
@@ -138,29 +135,9 @@ def assert_every_token_is_the_engines_or_rendered(
     records: Sequence[dict[str, Any]], generations: Sequence[dict[str, Any]]
 ) -> None:
     """Every sample has what the engine saw and sampled, with what it sampled in the loss, and nothing is left over."""
-    left = list(generations)
-    for record in records:
-        for sample in samples_of(record):
-            ids, mask, logprobs = derive(sample, left)
-            assert sample["response_ids"][: len(ids)] == ids
-            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
-            assert sample["logprobs"][: len(ids)] == logprobs
-    assert left == []
+    assert compare(generations, recorded(records)).differences == {}
 
 
 def assert_trained_on(home: Path, records: Sequence[dict[str, Any]]) -> None:
     """The trainer's batches, by its side files, are the records' samples: ids, mask and sampled log-probabilities."""
-    trained = {(each.trace, each.segment): each for each in read_trained(home / "traces")}
-    samples = {
-        (record["id"], number): segment
-        for record in records
-        for number, segment in enumerate([*record["earlier"], record])
-        if 1 in segment["loss_mask"]
-    }
-    assert trained.keys() == samples.keys() and not any(each.dropped for each in trained.values())
-    for key, segment in samples.items():
-        each = trained[key]
-        assert each.ids_digest == digest(segment["prompt_ids"], segment["response_ids"])
-        assert each.mask == [mask == 1 for mask in segment["loss_mask"]]
-        sampled = array("f", segment["logprobs"])
-        assert each.sampled_logprobs == [value if mask else 0.0 for value, mask in zip(sampled, each.mask, strict=True)]
+    assert trained_differences(read_trained_rows(home / "traces"), records) == {}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from engine_log import derive, samples_of
+from engine_log import compare, recorded, samples_of
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
@@ -104,19 +104,14 @@ def check(
     trace: Trace, log: list[dict[str, Any]], *, loss: str, drops: bool, decode: Callable[[list[int]], str]
 ) -> None:
     """Every position of every training sample against the log, and each sampled token in exactly one of them."""
-    left = list(log)
     record = json.loads(to_json(trace))
     samples = samples_of(record)
-    for sample in samples:
-        begin = len(log) - len(left)
-        ids, mask, logprobs = derive(sample, left)
-        assert sample["response_ids"][: len(ids)] == ids
-        assert sample["logprobs"][: len(ids)] == logprobs
-        assert set(sample["loss_mask"][len(ids) :]) <= {0}
-        if loss == "mask":
-            mask = without_thoughts(mask, log[begin : len(log) - len(left)], len(sample["prompt_ids"]), decode)
-        assert sample["loss_mask"][: len(ids)] == mask
-    assert left == [], "what the engine sampled is in no training sample"
+
+    def in_loss(generation: dict[str, Any]) -> list[bool]:
+        thought = thought_of(generation, decode) if loss == "mask" else 0
+        return [at >= thought for at in range(len(generation["token_ids"]))]
+
+    assert compare(log, recorded([record]), in_loss=in_loss).differences == {}
     for generation, following in pairwise(log):
         seen, then = generation["prompt_ids"] + generation["token_ids"], following["prompt_ids"]
         if then[: len(seen)] != seen:
@@ -128,16 +123,9 @@ def check(
     assert drops or len(samples) == 1
 
 
-def without_thoughts(
-    mask: list[int], generations: list[dict[str, Any]], prompt: int, decode: Callable[[list[int]], str]
-) -> list[int]:
-    """The mask with each generation's leading thought taken out, found in the text of growing prefixes."""
-    mask = list(mask)
-    for generation in generations:
-        start, ids = len(generation["prompt_ids"]) - prompt, generation["token_ids"]
-        text = decode(ids)
-        if not text.startswith("<think>"):
-            continue
-        end = next((n for n in range(len(ids) + 1) if "</think>" in decode(ids[:n])), len(ids))
-        mask[start : start + end] = [0] * end
-    return mask
+def thought_of(generation: dict[str, Any], decode: Callable[[list[int]], str]) -> int:
+    """The number of ids of its leading thought, found in the text of growing prefixes."""
+    ids = generation["token_ids"]
+    if not decode(ids).startswith("<think>"):
+        return 0
+    return next((count for count in range(len(ids) + 1) if "</think>" in decode(ids[:count])), len(ids))

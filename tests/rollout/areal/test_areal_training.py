@@ -20,7 +20,7 @@ import yaml
 from agent_training import as_the_program_shows_it
 from areal_run import AREAL_PYTHON, needs_areal, train_areal
 from echo_task import CONVERSATION, ENVIRONMENT, echo_row
-from engine_log import derive, read_records, samples_of
+from engine_log import compare, read_records, recorded, samples_of
 from sglang_server import requests_logged, running_sglang
 from taught_model import teach
 from told import plain_program
@@ -211,17 +211,17 @@ def test_three_steps_train_on_whole_groups(on_policy: Run) -> None:
 def test_every_trained_position_is_what_sglang_logged(name: str, request: pytest.FixtureRequest) -> None:
     """Ids, mask and log-probabilities, derived from the server's log by code that shares nothing with the adapter."""
     run: Run = request.getfixturevalue(name)
-    generations = list(run.generations)
+    # Others were begun after the last update, or ended with the engine.
+    assert compare(run.generations, recorded(run.records)).differences.keys() <= {"left"}
     expected: Counter[Any] = Counter()
     for record in run.records:
         if name != "off_policy" and record["origin"]["step"] >= len(run.trained):
-            continue  # begun after the last update
+            continue
         for sample in samples_of(record):
-            ids, mask, logprobs = derive(sample, generations)
-            before = len(sample["prompt_ids"])
+            mask, before = sample["loss_mask"], len(sample["prompt_ids"])
             end = before + len(mask) - mask[::-1].index(1)
-            whole = (sample["prompt_ids"] + ids, [0] * before + mask, [0.0] * before + logprobs)
-            expected[tuple(tuple(values[:end]) for values in whole)] += 1
+            ids, logprobs = sample["prompt_ids"] + sample["response_ids"], [0.0] * before + sample["logprobs"]
+            expected[tuple(tuple(values[:end]) for values in (ids, [0] * before + mask, logprobs))] += 1
     trained: Counter[Any] = Counter()
     for step in range(len(run.trained)):
         for row in run.rows(step):

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from conversations import EVERYTHING, Said, played
-from engine_log import derive, read_records
+from engine_log import compare, read_records, recorded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sampled import Sampler
@@ -43,8 +43,7 @@ def check(name: str, script: Sequence[Said], trace: Trace, sampler: Sampler, rec
     assert trace.stop_reason is StopReason.TURN_LIMIT, trace.failure
     # The trace is what the engine's log gives, position by position.
     stands_in = frozenset(tokenizer.convert_tokens_to_ids(token) for token in dialect.stands_in)
-    derived = derive(record, list(sampler.log), stands_in=stands_in)
-    assert (record["response_ids"], record["loss_mask"], record["logprobs"]) == derived
+    assert compare(sampler.log, recorded([record]), stands_in=stands_in).differences == {}
     # What is trained on is what was sampled, but for what the builder took out, which the trace has beside it.
     for index, generation in enumerate(sampler.log):
         spans = [span for span in trace.spans if span.turn == index and span.kind is not SpanKind.CONTEXT]

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from conversations import EVERYTHING, Said, played
-from engine_log import derive, read_records, samples_of
+from engine_log import compare, read_records, recorded, samples_of
 from sampled import Sampler
 from thoughts import thought_tokens, without_thoughts
 from tool_formats import DIALECTS, tokenizer_for
@@ -76,38 +76,26 @@ def check(
     assert context == "drop_previous" or len(samples) == 1
     assert context == "keep" or len(samples) > 2
     dropped: list[int] = []
-    for number, sample in enumerate(samples):
-        begin = len(sampler.log) - len(left)
-        ids, mask, logprobs = derive(sample, left, stands_in=stands_in)
-        turns = turns_of(sample, sampler.log[begin : len(sampler.log) - len(left)])
-        prompt = len(sample["prompt_ids"])
-        if loss == "mask":
-            for start, turn in turns:
-                thought = thought_tokens(name, tokenizer, turn)
-                own = slice(start - prompt, start - prompt + len(turn))
-                # Where the stop was taken out, the turn is by one longer than what is left of it.
-                mask[own] = [
-                    bit * (not is_thought) for bit, is_thought in zip(mask[own], thought[: len(mask[own])], strict=True)
-                ]
-        if number < len(samples) - 1 and ids[-1] in stands_in:
-            ids, mask, logprobs = ids[:-1], mask[:-1], logprobs[:-1]
-        own = slice(0, len(ids))
-        assert (sample["response_ids"][own], sample["loss_mask"][own], sample["logprobs"][own]) == (ids, mask, logprobs)
-        assert set(sample["loss_mask"][len(ids) :]) <= {0}
+    in_loss: dict[int, list[bool]] = {}
+    for sample in samples:
+        turns: list[tuple[int, list[int]]] = []
+        for turn in sample["turns"]:
+            own = [left.pop(0) for _ in range(turn["generations"])]
+            start = len(own[0]["prompt_ids"])
+            # The marker between two generations included.
+            ids = own[-1]["prompt_ids"][start:] + own[-1]["token_ids"]
+            turns.append((start, ids))
+            thought = thought_tokens(name, tokenizer, ids) if loss == "mask" else [False] * len(ids)
+            for each in own:
+                at = len(each["prompt_ids"]) - start
+                in_loss[id(each)] = [not is_thought for is_thought in thought[at : at + len(each["token_ids"])]]
         assert sample["prompt_ids"][: len(dropped)] == dropped
         dropped = left_of(name, tokenizer, sample, turns, stands_in)
-    assert left == [], "what the engine sampled is in no training sample"
-
-
-def turns_of(sample: dict[str, Any], generations: list[dict[str, Any]]) -> list[tuple[int, list[int]]]:
-    """(where it begins in prompt and response, its ids) of each turn, the marker between two generations included."""
-    found: list[tuple[int, list[int]]] = []
-    left = list(generations)
-    for turn in sample["turns"]:
-        own = [left.pop(0) for _ in range(turn["generations"])]
-        start = len(own[0]["prompt_ids"])
-        found.append((start, own[-1]["prompt_ids"][start:] + own[-1]["token_ids"]))
-    return found
+    assert left == []
+    found = compare(
+        sampler.log, recorded([record]), in_loss=lambda generation: in_loss[id(generation)], stands_in=stands_in
+    )
+    assert found.differences == {}
 
 
 def left_of(

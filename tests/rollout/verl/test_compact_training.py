@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from agent_training import assert_trained_on
 from echo_training import CONVERSED, prepare_training
-from engine_log import derive, read_generations, read_records, rewards_differ, samples_of
+from engine_log import (
+    compare,
+    read_generations,
+    read_records,
+    recorded,
+    rewards_differ,
+    samples_of,
+    summaries_of,
+)
 from verl_run import logged, train
 
 from rollout.trace.trained import read_trained
@@ -82,18 +90,12 @@ def test_trajectories_of_several_contexts_were_trained(run: Run) -> None:
 
 
 def test_every_segment_is_the_engines_log_and_nothing_is_left_over(run: Run) -> None:
-    left = list(run.generations)
-    for record in run.records:
-        masked = marked(record, "compacted") if run.kind == "mask" else set[int]()
-        for sample in samples_of(record):
-            ids, mask, logprobs = derive(sample, left)
-            for span in sample["spans"]:
-                if span["turn"] in masked and span["kind"] != "context":
-                    mask[span["start"] : span["end"]] = [0] * (span["end"] - span["start"])
-            assert sample["response_ids"][: len(ids)] == ids
-            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
-            assert sample["logprobs"][: len(ids)] == logprobs
-    assert left == []
+    summaries = summaries_of(run.records) if run.kind == "mask" else set[tuple[int, ...]]()
+
+    def in_loss(generation: dict[str, Any]) -> list[bool]:
+        return [tuple(generation["token_ids"]) not in summaries] * len(generation["token_ids"])
+
+    assert compare(run.generations, recorded(run.records), in_loss=in_loss).differences == {}
 
 
 def test_what_was_trained_on_is_the_record(run: Run) -> None:

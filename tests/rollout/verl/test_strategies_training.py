@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from agent_training import assert_trained_on
 from echo_training import CONVERSED, SHOUT_PLUM, prepare_training
-from engine_log import derive, read_generations, read_records, rewards_differ, samples_of
+from engine_log import compare, read_generations, read_records, recorded, rewards_differ, samples_of
 from verl_run import logged, train
 
 from rollout.trace.trained import read_trained
@@ -91,22 +91,7 @@ def test_a_step_is_one_optimizer_step_whatever_the_number_of_samples(run: Run) -
 
 def test_the_engines_log_gives_the_same_ids_masks_and_logprobs(run: Run) -> None:
     """And nothing that was sampled is left over, so no beginning was sampled twice."""
-    left = list(run.generations)
-    taken: dict[str, list[dict[str, Any]]] = {}
-    for record in sorted(run.records, key=lambda record: record["strategy"]["shared_turns"]):
-        for sample in samples_of(record):
-            # A leaf's first turns are its parent's generations, and the engine has made no others.
-            inherited = taken.get(record["origin"]["parent"], [])[: record["strategy"]["shared_turns"]]
-            available = [*inherited, *left]
-            ids, mask, logprobs = derive(sample, available)
-            used = [each for each in [*inherited, *left] if not any(each is other for other in available)]
-            taken.setdefault(record["id"], []).extend(used)
-            left = [each for each in left if not any(each is other for other in used)]
-            assert all(any(each is other for other in used) for each in inherited)
-            assert sample["response_ids"][: len(ids)] == ids
-            assert sample["loss_mask"] == mask + [0] * (len(sample["response_ids"]) - len(ids))
-            assert sample["logprobs"][: len(ids)] == logprobs
-    assert left == []
+    assert compare(run.generations, recorded(run.records)).differences == {}
 
 
 def test_what_was_trained_on_is_the_record(run: Run) -> None:

@@ -21,7 +21,7 @@ import yaml
 from async_check import AsyncRun, problems, read_run, turns_of
 from async_faults import FAULTS, Fault, broken, seed_used_twice
 from echo_task import CONVERSATION, ENVIRONMENT, echo_row
-from engine_log import derive, read_records
+from engine_log import compare, read_records, recorded
 from sglang_server import SGLANG_PYTHON, needs_sglang, requests_logged
 from taught_model import teach
 from verl_run import logged, train
@@ -127,13 +127,7 @@ def test_a_lost_weight_synchronisation_shows_in_that_number(sglang: SGLangRun) -
 
 
 def test_ids_mask_and_logprobs_equal_what_sglang_logged(sglang: SGLangRun) -> None:
-    generations = list(sglang.generations)
-    for record in sglang.records:
-        ids, mask, logprobs = derive(record, generations)
-        assert record["response_ids"] == ids + record["response_ids"][len(ids) :]
-        assert record["loss_mask"] == mask + [0] * (len(record["response_ids"]) - len(ids))
-        assert record["logprobs"] == logprobs + [0.0] * (len(record["response_ids"]) - len(ids))
-    assert generations == []
+    assert compare(sglang.generations, recorded(sglang.records)).differences == {}
 
 
 def test_greedy_trajectories_are_those_of_the_transformers_replica(sglang: SGLangRun, transformers: Run) -> None:
