@@ -106,12 +106,12 @@ def learn(session: ClientSession, tools: Sequence[mcp.Tool]) -> list[mcp.Tool]:
     return session._absorb_tool_listing(page, complete=False).tools  # pyright: ignore[reportPrivateUsage]
 
 
-async def list_page(session: ClientSession, cursor: str | None) -> dict[str, Any]:
+async def list_page(session: ClientSession, cursor: Any) -> dict[str, Any]:
     """One page of `tools/list`, not parsed beyond JSON: one malformed tool would hide all others on it."""
     if not is_known:
         parsed = await session.list_tools(params=mcp.PaginatedRequestParams(cursor=cursor))
         return parsed.model_dump(by_alias=True, mode="json", exclude_unset=True)
-    request: dict[str, Any] = {"method": "tools/list", "params": {"cursor": cursor} if cursor else {}}
+    request: dict[str, Any] = {"method": "tools/list", "params": {} if cursor is None else {"cursor": cursor}}
     options = stamp(session, request)
     return await send(session, request, options)
 

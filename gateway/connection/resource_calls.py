@@ -10,7 +10,7 @@ from mcp import MCPError
 from mcp.client.session import ClientSession
 from pydantic_core import to_json
 
-from gateway.connection.relay import Json
+from gateway.connection.relay import ErrorAnswer, Json
 from gateway.types import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
 
 _MAX_PAGES = 100
@@ -69,18 +69,26 @@ async def pages(ask: Callable[[Json], Awaitable[P]], most_bytes: int) -> AsyncGe
         ValueError: the list has more.
     """
     params: Json = {}
-    seen, size = set[str](), 0
+    seen, size = set[bytes](), 0
     for _ in range(_MAX_PAGES):
-        page = await ask(params)
-        size += len(to_json(page, by_alias=True, exclude_none=True))
+        try:
+            page = await ask(params)
+        except (MCPError, ErrorAnswer):
+            if params.get("cursor") == "":  # with which many servers of earlier revisions end a list
+                return
+            raise
+        text = to_json(page, by_alias=True, exclude_none=True)
+        size += len(text)
         if size > most_bytes:
             raise ValueError(f"the list has more than max_message_bytes ({most_bytes})")
+        if text in seen:
+            return
         yield page
         cursor: Any = page.get("nextCursor") if isinstance(page, dict) else page.next_cursor
         # A server may send its cursors in a circle.
-        if not isinstance(cursor, str) or not cursor or cursor in seen:
+        if cursor is None or to_json(cursor) in seen:
             return
-        seen.add(cursor)
+        seen |= {text, to_json(cursor)}
         params = {"cursor": cursor}
 
 

@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from gateway import sdk
 from gateway.catalogue.hidden_text import HiddenText, plain
+from gateway.transport.delivery import GatewayAnswer
 from gateway.transport.messages import MOST_TOOLS
 from gateway.transport.tool_definitions import Listing, read_tools, well_formed_tools
 from gateway.types import Role, ToolDefinition
@@ -59,9 +60,7 @@ async def list_definitions(
         found = _tools_of(page)
         for start in range(0, len(found), _TOOLS_AT_ONCE):
             await anyio.lowlevel.checkpoint()  # reading thousands of definitions at once would stop the event loop
-            well_formed, malformed = well_formed_tools(
-                {**page, "tools": found[start : start + _TOOLS_AT_ONCE]}, version
-            )
+            well_formed, malformed = well_formed_tools(found[start : start + _TOOLS_AT_ONCE], version)
             usable = sdk.learn(session, well_formed)
             more, unusable = read_tools(server, usable, roles, seen)
             tools, of_tools = tools + more, of_tools + malformed + unusable
@@ -75,36 +74,47 @@ async def list_definitions(
 
 async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The pages of a listing as far as they are used, and what is left out of it."""
-    pages, seen = list[dict[str, Any]](), set[str]()
+    pages, seen, faults = list[dict[str, Any]](), set[int](), list[str]()
     size = count = 0
-    cursor: str | None = None
+    cursor: Any = None
     for _ in range(_MAX_PAGES):
         try:
             page = await sdk.list_page(session, cursor)
         except MCPError as error:
             if error.code == mcp.METHOD_NOT_FOUND:
                 break  # a server without tools need not implement the method
-            raise
+            if not pages or isinstance(error.data, GatewayAnswer) or (cursor and isinstance(cursor, str)):
+                raise
+            # Many servers of earlier revisions end a list with an empty cursor, and some refuse it.
+            if cursor != "" or session.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                faults = [f"its list goes on at the cursor {cursor!r:.80}, which it refuses; {count} tools are used"]
+            break
         await anyio.lowlevel.checkpoint()  # the page was parsed in this step
-        size, more = size + _size(page), len(_tools_of(page))
+        text = _text(page)
+        size, more = size + len(text), len(_tools_of(page))
         if size > most_bytes or count + more > MOST_TOOLS:
             bound = f"max_message_bytes ({most_bytes})" if size > most_bytes else f"{MOST_TOOLS} tools"
             return pages, [f"its definitions have more than {bound}; {count} tools are used"]
+        if hash(text) in seen:
+            break
         pages.append(page)
         count += more
+        # Sent back as it came, whatever its type, since it is the server's own; a server may send them in a circle.
         cursor = page.get("nextCursor")
-        if not isinstance(cursor, str) or not cursor or cursor in seen:
+        following = hash(_text(cursor))
+        if cursor is None or following in seen:
             break
-        seen.add(cursor)
-    return pages, []
+        seen |= {hash(text), following}
+    else:
+        faults = [f"its list has more than {_MAX_PAGES} pages; {count} tools are used"]
+    return pages, faults
 
 
-def _size(page: Mapping[str, Any]) -> int:
-    """Of a page in bytes."""
+def _text(value: Any) -> bytes:
     try:
-        return len(to_json(page))
+        return to_json(value)
     except ValueError:  # nested deeper than pydantic writes
-        return len(json.dumps(page, ensure_ascii=False))
+        return json.dumps(value).encode()
 
 
 def _is_same(page: object, other: object) -> bool:

@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from gateway.schemas.cost import too_large
 from gateway.types import REHEARSAL_META, ROLE_META, Role, ToolDefinition
 
+_PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""What a page has besides its tools, which no fault of its own makes unusable."""
+
 
 @dataclass(slots=True)
 class Listing:
@@ -72,19 +75,19 @@ def read_tools(
     return definitions, faults
 
 
-def well_formed_tools(page: Mapping[str, Any], version: str) -> tuple[list[mcp.Tool], list[str]]:
-    """The well-formed tools of a raw `tools/list` page, and one message for each of the others."""
+def well_formed_tools(listed: list[Any], version: str) -> tuple[list[mcp.Tool], list[str]]:
+    """The well-formed tools of those that a server listed, and one message for each of the others."""
     tools: list[mcp.Tool] = []
     faults: list[str] = []
-    listed = cast("list[Any]", page["tools"])
     try:
+        page = {**_PAGE, "tools": listed}
         methods.validate_server_result("tools/list", version, page)
         return mcp.ListToolsResult.model_validate(page, by_name=False).tools, []
     except ValueError:
         pass  # does not fit the protocol, or is nested deeper than mcp's models allow: which of them?
     for index, raw in enumerate(listed):
         try:
-            methods.validate_server_result("tools/list", version, {**page, "tools": [raw]})
+            methods.validate_server_result("tools/list", version, {**_PAGE, "tools": [raw]})
             tools.append(mcp.Tool.model_validate(raw, by_name=False))
         except ValueError as error:
             found = cast("Mapping[str, Any]", raw) if isinstance(raw, Mapping) else dict[str, Any]()

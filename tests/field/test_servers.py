@@ -94,6 +94,8 @@ async def test_a_server_of_the_field_is_met_as_it_should_be(case: FieldCase, ove
                 async with Gateway(GatewayConfig.model_validate(config)) as gateway:
                     if "tools" in expected:
                         assert [tool.name for tool in gateway.catalogue["world"]] == expected["tools"]
+                    if "malformed" in expected:
+                        assert list(gateway.malformed["world"]) == expected["malformed"]
                     steps = given.get("steps", [])
                     outcomes = await play(gateway, steps, restart)
             except GatewayError as error:
