@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any, cast
+from urllib.parse import unquote
+
+from gateway.schemas.subschemas import inner
 
 ALL_TYPES = ["string", "integer", "number", "boolean", "object", "array", "null"]
 
@@ -15,7 +19,7 @@ def verl_parameters(input_schema: Mapping[str, Any]) -> dict[str, Any]:
     `oneOf`, `allOf`, `const` and `enum` are folded into the type; a property without any type gets all of them.
     """
     properties: dict[str, Any] = {}
-    allowed = _Types(input_schema)
+    allowed = Types(input_schema)
     for name, schema in cast("Mapping[str, Any]", input_schema.get("properties") or {}).items():
         types = sorted(allowed.of(schema), key=ALL_TYPES.index) or ALL_TYPES
         folded: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
@@ -41,52 +45,97 @@ def _enum(schema: Mapping[str, Any]) -> list[Any]:
     return list(cast("list[Any]", values)) if isinstance(values, list) else []
 
 
-_FURTHEST = 50
-"""Maximum length of a chain of references."""
+_FURTHEST = 100
+"""Maximum depth of schemas in each other, by references or in place."""
+_IMPLIED = {
+    "object": {"properties"},
+    "array": {"items"},
+    "string": {"pattern", "minLength", "maxLength"},
+}
+"""By type, keywords that say nothing of any other: the type of a schema that states none."""
 
 
-class _Types:
+class Types:
     """The JSON types that the schemas of one document allow; each reference is followed only once."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._found: dict[str, set[str]] = {}
-        self._following = 0
+        self._found: dict[str, set[str] | None] = {}
+        self._depth = 0
 
     def of(self, schema: Any) -> set[str]:
         """The types that a schema allows; empty if it does not restrict them."""
-        if not isinstance(schema, Mapping):
+        return self._of(schema) or set()
+
+    def of_member(self, name: str) -> set[str] | None:
+        """As `of`, for the member with this name of an object that fits the document; None if it has no schema."""
+        schemas = list(self._members(self._root, name, set()))
+        return self.of({"allOf": schemas}) if schemas else None
+
+    def _of(self, schema: Any) -> set[str] | None:
+        """As `of`; None if a schema says no more than that it is itself, which restricts nothing beside it."""
+        if not isinstance(schema, Mapping) or self._depth >= _FURTHEST:
             return set()
         node = cast("Mapping[str, Any]", schema)
-        reference = node.get("$ref")
-        if isinstance(reference, str):
+        self._depth += 1
+        stated = list(self._stated(node))
+        self._depth -= 1
+        if known := [types for types in stated if types]:
+            return reduce(_both, known)
+        implied = {kind for kind, keywords in _IMPLIED.items() if not keywords.isdisjoint(node)}
+        return implied or (None if stated and all(types is None for types in stated) else set())
+
+    def _stated(self, node: Mapping[str, Any]) -> Iterator[set[str] | None]:
+        """What each keyword of a schema allows."""
+        if isinstance(reference := node.get("$ref"), str):
             if reference not in self._found:
-                self._found[reference] = set()  # a reference to itself adds nothing
-                self._following += 1
-                if self._following <= _FURTHEST:
-                    self._found[reference] = self.of(_target(reference, self._root))
-                self._following -= 1
-            return self._found[reference]
-        declared = node.get("type")
-        if isinstance(declared, str | list):
-            names = {declared} if isinstance(declared, str) else {str(name) for name in cast("list[Any]", declared)}
-            return names & _KNOWN
+                self._found[reference] = None
+                self._found[reference] = self._of(_target(reference, self._root))
+            yield self._found[reference]
+        if isinstance(declared := node.get("type"), str | list):
+            yield ({declared} if isinstance(declared, str) else {*map(str, cast("list[Any]", declared))}) & _KNOWN
         if values := _enum(node):
-            return {_type_of(value) for value in values}
+            yield {type_of(value) for value in values}
         for keyword in ("anyOf", "oneOf"):
-            if isinstance(branches := node.get(keyword), list):
-                found = [self.of(branch) for branch in cast("list[Any]", branches)]
-                return set[str]().union(*found) if all(found) else set()
-        if isinstance(branches := node.get("allOf"), list):
-            known = [types for branch in cast("list[Any]", branches) if (types := self.of(branch))]
-            return set[str].intersection(*known) if known else set()
-        return {"object"} if "properties" in node else {"array"} if "items" in node else set()
+            if isinstance(node.get(keyword), list):
+                found = [types for branch in _branches(node, keyword) if (types := self._of(branch)) is not None]
+                yield (set[str]().union(*found) if all(found) else set()) if found else None
+        yield from map(self._of, _branches(node, "allOf"))
+
+    def _members(self, schema: Any, name: str, followed: set[str], depth: int = 0) -> Iterator[Any]:
+        """The schemas of a member: those under its name, or else those of all members without one."""
+        if not isinstance(schema, Mapping) or depth >= _FURTHEST:
+            return
+        node = cast("Mapping[str, Any]", schema)
+        own, others = node.get("properties"), node.get("additionalProperties")
+        if isinstance(own, Mapping) and name in own:
+            yield own[name]
+        elif isinstance(others, Mapping):
+            yield others
+        parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in _branches(node, keyword)]
+        if isinstance(reference := node.get("$ref"), str) and reference not in followed:
+            followed.add(reference)
+            parts.append(_target(reference, self._root))
+        for part in parts:
+            yield from self._members(part, name, followed, depth + 1)
+
+
+def _both(one: set[str], other: set[str]) -> set[str]:
+    """The types that two schemas allow together. Each integer is a number."""
+    one, other = ({*types, "integer"} if "number" in types else types for types in (one, other))
+    return one & other - ({"integer"} if "number" in one & other else set())
+
+
+def _branches(node: Mapping[str, Any], keyword: str) -> list[Any]:
+    branches = node.get(keyword)
+    return cast("list[Any]", branches) if isinstance(branches, list) else []
 
 
 _KNOWN = frozenset(ALL_TYPES)
 
 
-def _type_of(value: object) -> str:
+def type_of(value: object) -> str:
+    """The JSON type of a value."""
     match value:
         case bool():
             return "boolean"
@@ -124,8 +173,7 @@ def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    here: Any = root
-    for part in filter(None, reference.removeprefix("#").split("/")):
-        step = part.replace("~1", "/").replace("~0", "~")
-        here = cast("Mapping[str, Any]", here).get(step) if isinstance(here, Mapping) and reference[:1] == "#" else None
+    here: Any = root if reference[:1] == "#" else None
+    for part in filter(None, unquote(reference).removeprefix("#").split("/")):
+        here = inner(here, part.replace("~1", "/").replace("~0", "~"))
     return here

@@ -132,13 +132,14 @@ class Document:
         here: Any = self._root
         steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:])
         for step in steps:
-            here = _inner(here, step)
+            here = inner(here, step)
         if not isinstance(here, Mapping | bool):
             raise Unchecked(f"it has a reference to nothing: {str(reference)[:80]!r}")
         return steps, cast("Any", here)
 
 
-def _inner(value: Any, step: str) -> Any:
+def inner(value: Any, step: str) -> Any:
+    """What a JSON pointer's next step leads to; None if there is nothing."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value).get(step)
     if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):

@@ -11,13 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rollout.formats.format import BlockFormat, Tools
+from rollout.formats.format import BlockFormat, Tools, quoted
 from rollout.formats.values import decode_arguments, decode_json
 from rollout.types import Call
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 
+_ARGUMENTS = ("arguments", "parameters")
+"""The format's own key, and Llama's, which policies that have learnt both write; the first counts."""
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 
 
@@ -28,6 +30,7 @@ def write(*, thinking: str = "", content: str = "", calls: Sequence[Call] = ()) 
     for index, call in enumerate(calls):
         arguments = json.dumps(call.arguments, ensure_ascii=False) if call.as_text is None else call.as_text
         body = f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {arguments}}}'
+        body = body.replace(CALL_CLOSE, CALL_CLOSE.replace("/", "\\/"))  # the same text in JSON
         blocks.append(("\n" if content or index else "") + f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}")
     return "".join(blocks)
 
@@ -42,9 +45,13 @@ class _HermesFormat(BlockFormat):
 
     def _call(self, value: object) -> Call:
         fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-        name, arguments = fields.get("name"), fields.get("arguments", {})
+        name, written = fields.get("name"), [fields[key] for key in _ARGUMENTS if key in fields]
         if not isinstance(name, str):
             return self.unreadable('The tool call has no "name"')
+        # An empty one beside the other is what a policy writes that mixes both spellings up.
+        arguments = next(filter(None, written), written[0] if written else dict[str, object]())
+        if not written and (others := sorted(fields.keys() - {"name", "id", "type"})):
+            return self.unreadable(f'The tool call has no "arguments", but {quoted(", ".join(others))}', name=name)
         if isinstance(arguments, dict):
             return Call(name=name, arguments=cast("dict[str, Any]", arguments))
         if isinstance(arguments, str):

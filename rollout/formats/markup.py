@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rollout.formats.format import BlockFormat, Tools, quoted
-from rollout.formats.values import decode_json, parameter_schemas, typed
+from rollout.formats.values import decode_json, parameter_types, typed
 from rollout.types import Call
 
 _DSML = "\uff5cDSML\uff5c"
@@ -45,15 +45,15 @@ def _tag(kind: str) -> re.Pattern[str]:
     return re.compile(rf"<{kind}=(?:([^>\n]*+)>|[^>\n]*+)")
 
 
-def _by_schema_in_lines(_: re.Match[str], text: str, schema: object) -> object:
+def _by_schema_in_lines(_: re.Match[str], text: str, kinds: set[str] | None) -> object:
     """The value of qwen3_coder, on separate lines; without a schema it is text, and `null` is null."""
     text = text.removeprefix("\n").removesuffix("\n")
-    if text.lower() == "null":
+    if text.lower() == "null" and "string" not in (kinds or ()):
         return None
-    return text if schema is None else typed(text, schema)
+    return text if kinds is None else typed(text, kinds)
 
 
-def _by_attribute(tag: re.Match[str], text: str, _: object) -> object:
+def _by_attribute(tag: re.Match[str], text: str, _: set[str] | None) -> object:
     """The value of deepseek_v4, whose tag says whether it is a string."""
     return text if tag.group(2) == "true" else decode_json(text)
 
@@ -64,8 +64,8 @@ class _MarkupFormat(BlockFormat):
 
     function: _Element = _Element(opening=_tag("function"), ending="</function>")
     parameter: _Element = _Element(opening=_tag("parameter"), ending="</parameter>")
-    value: Callable[[re.Match[str], str, object], object] = lambda _, text, schema: typed(text, schema)
-    """(a parameter's tag, its text, its schema) -> its value; raises ValueError for broken JSON."""
+    value: Callable[[re.Match[str], str, set[str] | None], object] = lambda _, text, kinds: typed(text, kinds)
+    """(a parameter's tag, its text, its JSON types) -> its value; raises ValueError for broken JSON."""
 
     def read_block(self, body: str, tools: Tools) -> list[Call]:
         functions, rest = self.function.split(body)
@@ -80,7 +80,7 @@ class _MarkupFormat(BlockFormat):
         found, rest = self.parameter.split(inside)
         if rest:
             return self.unreadable(f"{quoted(rest)} is not a parameter", name=name)
-        schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
+        types, arguments = parameter_types(tools, name), dict[str, object]()
         for tag, text in found:
             key = tag.group(1).strip()
             if text is None:
@@ -88,7 +88,7 @@ class _MarkupFormat(BlockFormat):
             if key in arguments:
                 return self.unreadable(f"The parameter {key!r} is given twice", name=name)
             try:
-                arguments[key] = self.value(tag, text, schemas.get(key))
+                arguments[key] = self.value(tag, text, types(key))
             except ValueError as error:
                 return self.unreadable(f"The parameter {key!r} is not valid JSON ({error})", name=name)
         return Call(name=name, arguments=arguments)
@@ -105,11 +105,11 @@ class _GLMFormat(BlockFormat):
         pairs, left = _glm_pairs(rest)
         if left:
             return [self.unreadable(f"{quoted(left)} is not an argument", name=name)]
-        schemas, arguments = parameter_schemas(tools, name), dict[str, object]()
+        types, arguments = parameter_types(tools, name), dict[str, object]()
         for key, value in pairs:
             if key in arguments:
                 return [self.unreadable(f"The argument {key!r} is given twice", name=name)]
-            arguments[key] = typed(value, schemas.get(key))
+            arguments[key] = typed(value, types(key))
         return [Call(name=name, arguments=arguments)]
 
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from gateway.schemas.cost import MOST_NESTED, measure
+from gateway.schemas.projection import Types, type_of
 
-_JSON_TYPES: dict[type[Any], str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-}
+_WORDS = {"True": True, "False": False, "None": None}
 
 
 def decode_json(text: str) -> object:
@@ -52,35 +47,38 @@ def decode_arguments(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def parameter_schemas(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    """The schemas of a tool's parameters by name; empty where there is no such tool."""
+def parameter_types(tools: Sequence[Mapping[str, Any]], name: str) -> Callable[[str], set[str] | None]:
+    """What gives the JSON types that a parameter of a tool may have: none if any, None if it has no schema."""
     for tool in tools:
         function: dict[str, Any] = tool.get("function", {})
         if function.get("name") == name:
-            schema: dict[str, Any] = function.get("parameters") or {}
-            return schema.get("properties") or {}
-    return {}
+            return Types(function.get("parameters") or {}).of_member
+    return lambda _: None
 
 
-def typed(text: str, schema: object) -> object:
+def typed(text: str, kinds: set[str] | None) -> object:
     """The value of a parameter's text, in formats that write strings without quotes.
 
-    Text of a parameter declared a string stays as it is, `12` included; any other is read as JSON, or as Python where a
-    template writes `True`, `None` or a list that way. Unreadable text stays text, for the schema check to refuse.
-    Without a schema the text is read as JSON if it is JSON; else it is text without surrounding whitespace.
+    Text of a parameter that may be a string stays as it is, `12` included, unless it is the JSON of another type that
+    the parameter may have. Any other is read as JSON, or as Python where a template writes `True`, `None` or a list
+    that way. Unreadable text stays text, for the schema check to refuse. Without types the text is read as JSON if it
+    is JSON; else it is text without surrounding whitespace.
     """
-    kinds = _kinds(schema)
     if kinds == {"string"}:
         return text
     bare = text.strip()
-    if kinds == {"string", "null"}:
-        return None if bare in ("null", "None") else text
-    if kinds and bare in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[bare]
-    try:
-        return decode_json(bare)
-    except ValueError:
-        return _python(bare) if kinds else bare
+    if kinds and bare in _WORDS:
+        value: object = _WORDS[bare]
+    else:
+        try:
+            value = decode_json(bare)
+        except ValueError:
+            value = _python(bare) if kinds else bare
+    if kinds and "string" in kinds:
+        kind = type_of(value)
+        is_other = kind != "string" and (kind in kinds or (kind == "integer" and "number" in kinds))
+        return value if is_other else text
+    return value
 
 
 def _python(text: str) -> object:
@@ -92,18 +90,3 @@ def _python(text: str) -> object:
         return decode_json(json.dumps(value))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
-
-
-def _kinds(schema: object) -> set[str]:
-    """The JSON types that a schema allows; empty where it does not say."""
-    if not isinstance(schema, Mapping):
-        return set()
-    fields = cast("Mapping[str, Any]", schema)
-    stated: Any = fields.get("type")
-    if stated is not None:
-        return {stated} if isinstance(stated, str) else {str(kind) for kind in stated}
-    if "const" in fields or "enum" in fields:
-        values: list[object] = fields["enum"] if "enum" in fields else [fields["const"]]
-        return {_JSON_TYPES.get(type(value), "object") for value in values}
-    branches = [_kinds(branch) for key in ("anyOf", "oneOf") for branch in fields.get(key) or ()]
-    return {kind for branch in branches for kind in branch} if all(branches) else set()

@@ -89,9 +89,58 @@ def test_a_tools_schema_gives_every_value_back_as_it_was(name: str, data: st.Dat
     properties = {key: {"type": kind} for key, kind in kinds.items()}
     tool = {"type": "function", "function": {"name": "note", "parameters": {"properties": properties}}}
     reading = ours(name, DIALECTS[name].write("", "", [Call(name="note", arguments=arguments)]), [tool])
-    if name == "qwen3_coder" and arguments["text"] == "null":
-        arguments["text"] = None  # as verl reads it, whatever the schema says
     assert reading.calls == [Call(name="note", arguments=arguments, id=reading.calls[0].id)]
+
+
+DEFINED = {
+    "Text": {"type": "string"},
+    "Short": {"allOf": [{"$ref": "#/$defs/Text"}, {"maxLength": 9}]},
+    "Round": {"anyOf": [{"$ref": "#/$defs/Round"}, {"$ref": "#/$defs/Text"}]},
+    "One of": {"enum": ["12", "true"]},
+}
+STRINGS: list[Any] = [
+    *({"$ref": f"#/$defs/{name}"} for name in ("Text", "Short", "Round", "One%20of")),
+    {"allOf": [{"$ref": "#/$defs/Text"}]},
+    {"anyOf": [{"$ref": "#/$defs/Short"}, {"type": "array", "items": {"type": "string"}}]},
+    {"oneOf": [{"const": "12"}, {"const": "null"}]},
+    {"type": ["string", "object"]},
+    {"type": ["string", "integer"], "enum": ["12"]},
+    {"pattern": "^[0-9]+$"},
+]
+
+
+@pytest.mark.parametrize("schema", STRINGS, ids=str)
+@pytest.mark.parametrize("name", ["qwen3_coder", "seed", "minimax", "glm"])
+def test_a_string_stays_one_however_its_schema_is_declared(name: str, schema: Any) -> None:
+    places: list[dict[str, Any]] = [
+        {"properties": {"x": schema}},
+        {"additionalProperties": schema},
+        {"allOf": [{"properties": {"y": {"type": "integer"}}}, {"$ref": "#/$defs/Own"}]},
+    ]
+    for place in places:
+        parameters = {**place, "$defs": {**DEFINED, "Own": {"properties": {"x": schema}}}}
+        tool = {"type": "function", "function": {"name": "note", "parameters": parameters}}
+        for text in ("12", "true", "null", "1e5", "None", "007"):
+            written = DIALECTS[name].write("", "", [Call(name="note", arguments={"x": text})])
+            (call,) = ours(name, written, [tool]).calls
+            assert call.arguments == {"x": text}, place
+
+
+def test_of_a_string_or_another_type_the_value_decides_and_a_nullable_string_can_be_null() -> None:
+    def read(text: str, schema: Any) -> object:
+        tool = {"type": "function", "function": {"name": "note", "parameters": {"properties": {"x": schema}}}}
+        (call,) = ours(
+            "glm", f"<tool_call>note<arg_key>x</arg_key><arg_value>{text}</arg_value></tool_call>", [tool]
+        ).calls
+        return call.arguments["x"]
+
+    either, nullable = {"anyOf": [{"type": "string"}, {"type": "number"}]}, {"type": ["string", "null"]}
+    assert [read(text, either) for text in ("12", "1e5", "true", "twelve")] == [12, 1e5, "true", "twelve"]
+    assert [read(text, nullable) for text in ("12", "null", "nil")] == ["12", None, "nil"]
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(3000):
+        deep = {"anyOf": [deep]}
+    assert read("12", deep) == 12  # as without a schema: what nests deeper than a bound says nothing
 
 
 def pieces(name: str) -> list[str]:
