@@ -3,45 +3,69 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
 from typing import Annotated, Any, cast
 
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?")
+from rollout.environment.math_answers import same_math
+from rollout.environment.numbers import bare, last_number, plain, whole_number
+from rollout.extras import install_command
+
+_limiter: RunVar[CapacityLimiter] = RunVar("math")
+"""Threads that wait for math-verify, which compares one answer at a time."""
 
 
 class Match(StrEnum):
     """How a text is compared with the expected one."""
 
     TEXT = "text"
-    """As numbers if both are, else as text without regard to case, spaces and punctuation around it."""
+    """As numbers if both are one, else as text without regard to case, typesetting, spaces and punctuation around."""
     EXACT = "exact"
     """Character by character, but for white space around it."""
     NUMBER = "number"
-    """The last number in the text."""
+    """The last number in the text, whatever its unit is unless the expected one has it."""
     REGEX = "regex"
     """The expected text is a regular expression that is found in the text. Rust's syntax: matching takes linear time,
     whatever the text is; there are no look-arounds and no back-references."""
     JSON = "json"
     """As JSON values. The text is JSON, or has JSON in its last fenced block. Order of keys does not count."""
+    MATH = "math"
+    """As mathematics in LaTeX or plain text, by math-verify as in verl's `math_verify`: the extra `math`."""
 
 
-def matches(match: Match, text: str, expected: str) -> bool:
-    """Whether a text is the expected one. An empty text equals nothing, and what cannot be read does not match."""
+async def compare(match: Match, text: str, expected: str, *, timeout_s: float) -> bool:
+    """Compare as `matches`, without holding the event loop."""
+    if match is not Match.MATH:
+        return matches(match, text, expected)
+    limiter = _limiter.get(None)
+    if limiter is None:
+        _limiter.set(limiter := CapacityLimiter(1))
+    return await to_thread.run_sync(partial(matches, match, text, expected, timeout_s=timeout_s), limiter=limiter)
+
+
+def matches(match: Match, text: str, expected: str, *, timeout_s: float = 30.0) -> bool:
+    """Whether a text is the expected one. An empty text equals nothing, and what cannot be read does not match.
+
+    Args:
+        timeout_s: how long `Match.MATH` may take, the others' time being linear; what takes longer does not match.
+    """
     match match:
         case Match.TEXT:
             return same_answer(text, expected)
         case Match.EXACT:
             return text.strip() == expected.strip() != ""
         case Match.NUMBER:
-            found = _NUMBER.findall(text)
-            return bool(found) and (number := _number(found[-1])) is not None and number == _number(expected)
+            found, number = last_number(text), whole_number(expected)
+            if found is None or number is None:
+                return False
+            return found.value == number.value and number.unit in ("", found.unit)
         case Match.REGEX:
             return _finds(expected, text)
         case Match.JSON:
@@ -49,13 +73,15 @@ def matches(match: Match, text: str, expected: str) -> bool:
                 return _same(_json(text), json.loads(expected))
             except (ValueError, RecursionError):
                 return False
+        case Match.MATH:
+            return same_math(text, expected, timeout_s=timeout_s)
 
 
 def unusable(match: Match, expected: str) -> tuple[str, str] | None:
     """Why nothing can match `expected`, and the remedy; None if something can."""
     match match:
-        case Match.NUMBER if _number(expected) is None:
-            return f"is not a number: {expected!r:.80}", "write a number, or use another `match`"
+        case Match.NUMBER if whole_number(expected) is None:
+            return f"is not a number: {expected!r:.80}", "write one, as in 1234.5, or use another `match`"
         case Match.REGEX:
             try:
                 _pattern(expected)
@@ -69,6 +95,8 @@ def unusable(match: Match, expected: str) -> tuple[str, str] | None:
                 json.loads(expected)
             except (ValueError, RecursionError):
                 return f"is not JSON: {expected!r:.80}", "write a JSON value, or use another `match`"
+        case Match.MATH if find_spec("math_verify") is None:
+            return "cannot be compared by `match: math`: math-verify is not installed", install_command("math")
         case _:
             pass
     return None
@@ -76,21 +104,11 @@ def unusable(match: Match, expected: str) -> tuple[str, str] | None:
 
 def same_answer(one: str, other: str) -> bool:
     """Compare two answers: `1,000.0` equals `1000`, ` The Nile.` equals `the nile`, and an empty answer equals none."""
-    left, right = _normalised(one), _normalised(other)
-    numbers = _number(left), _number(right)
-    return numbers[0] == numbers[1] if None not in numbers else bool(left) and left == right
-
-
-def _normalised(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(".,;:!?\"'`*$ ")
-
-
-def _number(text: str) -> Decimal | None:
-    try:
-        number = Decimal(text.replace(",", ""))
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
+    numbers = whole_number(one), whole_number(other)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    left = bare(plain(one))
+    return left == bare(plain(other)) != ""
 
 
 def _pattern(expression: str) -> TypeAdapter[str]:

@@ -113,7 +113,7 @@ class RewardConfig(Section):
     Each takes the trace and the server's score, or verl's arguments of `compute_score`, and returns a number or awaits
     one."""
     function_timeout_s: float = Field(default=30.0, gt=0)
-    """How long one function may take."""
+    """How long one function may take, and one comparison by `match: math`."""
     rubric: RubricConfig | None = None
     """What a model judges."""
 

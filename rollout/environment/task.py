@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, Faults, InvalidValue, one_error
-from rollout.environment.matching import Match, matches, unusable
+from rollout.environment.matching import Match, compare, unusable
 from rollout.types import Message
 
 REMEDY = "write rows with `mcp-rollout data`"
@@ -109,9 +109,9 @@ class WorldCall(BaseModel):
             raise InvalidValue(f"returns {problem[0]}", problem[1])
         return self
 
-    def is_met_by(self, text: str) -> bool:
-        """Whether the tool's text is what the call must return."""
-        return self.expected is None or matches(self.how, text, self.expected)
+    async def is_met_by(self, text: str, *, timeout_s: float) -> bool:
+        """Whether the tool's text is what the call must return; `timeout_s` as for `compare`."""
+        return self.expected is None or await compare(self.how, text, self.expected, timeout_s=timeout_s)
 
 
 class Check(WorldCall):

@@ -124,12 +124,12 @@ async def _reward(
     if CUSTOM_PART in trace.reward.parts:
         raise NotRescored("its reward has a part of the trainer's own reward function, which is not called here")
     penalty = _penalty(trace, environment.filters, record)
-    given = await judged(trace) if judged else recorded_score(trace, environment, record)
+    given = await judged(trace) if judged else await recorded_score(trace, environment, record)
     own = await own_parts(environment, trace, given, judgements)
-    return weigh(environment.reward, trace, given, own, penalty)
+    return await weigh(environment.reward, trace, given, own, penalty)
 
 
-def recorded_score(trace: Trace, environment: Environment, record: RunRecord) -> Judged:
+async def recorded_score(trace: Trace, environment: Environment, record: RunRecord) -> Judged:
     """The server's score as it was, computed back from the stored reward.
 
     Raises:
@@ -155,9 +155,9 @@ def recorded_score(trace: Trace, environment: Environment, record: RunRecord) ->
     if weight:
         # The sum without the server's own score, which is added last and so rounds as the recorded sum did.
         own = {name: trace.reward.parts[name] for name in old.own_components}
-        rest = weigh(old, trace, Judged(score=0.0, parts=parts), own, trace.reward.penalty).score
+        rest = (await weigh(old, trace, Judged(score=0.0, parts=parts), own, trace.reward.penalty)).score
         score = round((trace.reward.score - rest) / weight, _DIGITS)
-        again = weigh(old, trace, Judged(score=score, parts=parts), own, trace.reward.penalty).score
+        again = (await weigh(old, trace, Judged(score=score, parts=parts), own, trace.reward.penalty)).score
         if abs(again - trace.reward.score) > ROUNDING:
             raise NotRescored(f"the stored reward is not the sum of its parts: {remedy}")
     elif new.weight(Component.SCORE):

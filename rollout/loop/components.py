@@ -22,7 +22,7 @@ import anyio.to_thread
 from gateway.config.user_code import import_function
 from gateway.errors import ConfigError
 from gateway.types import CallFault
-from rollout.environment.matching import matches
+from rollout.environment.matching import compare
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.environment.task import VerlColumns
 from rollout.errors import RewardError
@@ -33,16 +33,18 @@ from rollout.types import FinishReason, Message
 _LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
 
 
-def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
+async def components(config: RewardConfig, trace: Trace) -> dict[Component, float]:
     """Compute the components with a weight, each in [0, 1].
 
     Raises:
         ConfigError: `exact_match` has a weight, and the row has no ground truth.
     """
-    return {component: _COMPUTED[component](config, trace) for component in config.computed}
+    needs_answer = Component.EXACT_MATCH in config.computed or (config.compares_answers and trace.task.answer)
+    answered = await exact_match(config, trace) if needs_answer else 0.0
+    return {component: _COMPUTED[component](config, trace, answered) for component in config.computed}
 
 
-def exact_match(config: RewardConfig, trace: Trace) -> float:
+async def exact_match(config: RewardConfig, trace: Trace) -> float:
     """1 if the last answer is the row's ground truth, compared by `match`."""
     truth = trace.task.answer
     if not truth:
@@ -57,21 +59,21 @@ def exact_match(config: RewardConfig, trace: Trace) -> float:
     if config.answer_pattern is not None:
         found = re.findall(config.answer_pattern, answer)
         answer = found[-1] if found else ""
-    return float(matches(config.match, answer, truth))
+    return float(await compare(config.match, answer, truth, timeout_s=config.function_timeout_s))
 
 
-def checks(config: RewardConfig, trace: Trace) -> float:
+def checks(config: RewardConfig, trace: Trace, answered: float) -> float:
     """The share of the row's checks that held; 0 without any."""
     return fmean([each.holds for each in trace.checks] or [0.0])
 
 
-def solved(config: RewardConfig, trace: Trace) -> float:
+def solved(config: RewardConfig, trace: Trace, answered: float) -> float:
     """The share of what the row asks for that holds: its answer and each of its checks; 0 if it asks for nothing."""
-    answer = [exact_match(config, trace)] if trace.task.answer else []
+    answer = [answered] if trace.task.answer else []
     return fmean([*answer, *(each.holds for each in trace.checks)] or [0.0])
 
 
-def valid_calls(config: RewardConfig, trace: Trace) -> float:
+def valid_calls(config: RewardConfig, trace: Trace, answered: float) -> float:
     """The share of valid calls; 0 without any call, or a policy that never calls would score best.
 
     Calls beyond the parallel limit were not validated and do not count, or writing many would raise the share.
@@ -82,7 +84,7 @@ def valid_calls(config: RewardConfig, trace: Trace) -> float:
     return sent / (sent + mistakes) if sent + mistakes else 0.0
 
 
-def well_formed(config: RewardConfig, trace: Trace) -> float:
+def well_formed(config: RewardConfig, trace: Trace, answered: float) -> float:
     """The share of turns that ended with the stop token and have no unreadable call."""
     well = [
         turn.finish_reason is FinishReason.STOP and all(event.fault is not CallFault.UNREADABLE for event in turn.tools)
@@ -91,7 +93,7 @@ def well_formed(config: RewardConfig, trace: Trace) -> float:
     return sum(well) / len(well) if well else 0.0
 
 
-def brevity(config: RewardConfig, trace: Trace) -> float:
+def brevity(config: RewardConfig, trace: Trace, answered: float) -> float:
     """The length penalty of DAPO (arXiv 2503.14476, section 3.4), inverted: 1 is short, 0 is too long."""
     assert config.brevity is not None
     sampled = sum(turn.sampled for turn in trace.turns)
@@ -101,8 +103,8 @@ def brevity(config: RewardConfig, trace: Trace) -> float:
 
 EXTRA_KEY = "mcp_trajectory"
 """What a reward function with verl's arguments finds in `extra_info`, beside what the row has there."""
-_COMPUTED: Mapping[Component, Callable[[RewardConfig, Trace], float]] = {
-    Component.EXACT_MATCH: exact_match,
+_COMPUTED: Mapping[Component, Callable[[RewardConfig, Trace, float], float]] = {
+    Component.EXACT_MATCH: lambda config, trace, answered: answered,
     Component.CHECKS: checks,
     Component.SOLVED: solved,
     Component.VALID_CALLS: valid_calls,

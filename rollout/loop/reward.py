@@ -16,6 +16,7 @@ from gateway.leases.session import Session
 from gateway.types import Role
 from rollout.environment.config import Environment
 from rollout.environment.harness import Finite, call_harness
+from rollout.environment.matching import unusable
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.environment.sections import ThinkingReward
 from rollout.formats import hermes
@@ -49,8 +50,12 @@ def check_rewarded(environment: Environment) -> None:
 
 
 def check_reward(environment: Environment) -> None:
-    """Raises ConfigError where a reward function cannot be imported, or a rubric has no model to judge."""
-    faults = Faults()
+    """Raises ConfigError where a function cannot be imported, a rubric has no model, or `match` lacks its package."""
+    faults, match = Faults(), environment.reward.match
+    if problem := unusable(match, "1") if environment.reward.compares_answers else None:
+        faults.append(
+            ConfigError(f"{match} {problem[0]}", file=environment.file, key="reward.match", remedy=problem[1])
+        )
     for name, path in environment.reward.functions.items():
         faults.check(import_function, path, key=f"reward.functions.{name}", file=environment.file)
     if environment.reward.rubric is not None:
@@ -97,16 +102,16 @@ async def score(
     own = await own_parts(environment, trace, judged, judgements)
     if trainers is not None:
         own |= await trainers(environment, trace, judged)
-    return weigh(environment.reward, trace, judged, own, penalty)
+    return await weigh(environment.reward, trace, judged, own, penalty)
 
 
-def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, float], penalty: float) -> Reward:
+async def weigh(config: RewardConfig, trace: Trace, judged: Judged, own: Mapping[str, float], penalty: float) -> Reward:
     """The reward from the server's score, the environment's own parts, the trace and the filters' penalty.
 
     Raises ConfigError as `score`, and HarnessError where the sum is not finite.
     """
     turns = [config.weight(Component.TURNS) * turn.reward for turn in trace.turns]
-    computed = {str(name): value for name, value in components(config, trace).items()}
+    computed = {str(name): value for name, value in (await components(config, trace)).items()}
     parts = {**judged.parts, **computed, **own}
     weighed = [config.weight(name) * value for name, value in parts.items()]
     terms = [config.weight(Component.SCORE) * judged.score, *weighed, *turns, -penalty]

@@ -29,7 +29,7 @@ async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEven
         tool, call = _tool(session, call), _filled(session, call)
         began = time.time()
         result = await _sent(session, tool, call)
-        if result.is_error or not call.is_met_by(result.text):
+        if result.is_error or not await _is_met(session, tool, call, result):
             found = "an error" if result.is_error else f"what is not {call.expected!r}"
             problem = f"setup.{number}: {call.name} answers with {found}: {result.text[:500]}"
             raise HarnessError(problem, server=tool.server, tool=tool.name, refused=True)
@@ -56,9 +56,13 @@ async def examine(session: Session, checks: Iterable[Check]) -> list[CheckEvent]
             if error.fault is None:
                 raise
             result = caused_by_policy(check.name, error, timeout_s=session.call_timeout_s(tool.server))
-        holds = result.fault is None and result.is_error == check.error and check.is_met_by(result.text)
+        holds = result.fault is None and result.is_error == check.error and await _is_met(session, tool, check, result)
         events.append(CheckEvent(call=_event(tool, check, result, began), holds=holds))
     return events
+
+
+async def _is_met(session: Session, tool: ToolDefinition, call: WorldCall, result: ToolResult) -> bool:
+    return await call.is_met_by(result.text, timeout_s=session.call_timeout_s(tool.server))
 
 
 def _tool(session: Session, call: WorldCall) -> ToolDefinition:
