@@ -140,7 +140,8 @@ class HttpServer:
         if answer.get("ends"):
             writer.close()
         elif "body" in answer:
-            self.send(writer, answer.get("status", 200), answer["body"], answer.get("type", "text/plain"), headers)
+            body = answer["body"].replace("$id", json.dumps(message.get("id")))
+            self.send(writer, answer.get("status", 200), body, answer.get("type", "text/plain"), headers)
         elif answer.get("stream") or len(texts) > 1:
             events = "".join(f"event: message\ndata: {text}\n\n" for text in texts)
             self.send(writer, answer.get("status", 200), events, "text/event-stream", headers)
@@ -167,7 +168,8 @@ def over_stdio(case, ran):
             continue
         if answer.get("ends"):
             sys.exit(int(answer.get("code", 0)))
-        for text in [answer["body"]] if "body" in answer else script.messages(answer, message):
+        written = [answer["body"].replace("$id", json.dumps(message.get("id")))] if "body" in answer else []
+        for text in written or script.messages(answer, message):
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
