@@ -22,7 +22,7 @@ _SCRIPTS = re.compile("([⁰¹²³⁴-⁹⁺⁻]+)|([₀-₉]+)|(?<=\\d)(?=[¼-�
 _SEPARATORS = re.compile(r"(?<=\d)(?:[\u00a0\u2006-\u200a\u202f٬]|\\,)(?=\d{3}(?!\d))")
 _MARKUP = re.compile(r"\\!|\\(?=[%$])|\{(?=,\})|(?<=\{,)\}")
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
-_FRACTION = re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}")
+_FRACTION = re.compile(r"(?:([-−+])\s?)?\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 _LAST_DIGIT = re.compile(r"[\d¼-¾⅐-⅞](?=[^\d¼-¾⅐-⅞]*\Z)")
 _NUMBER = re.compile(
     r"""(?<![^\W_])(?<![^\W\d_][-+*/^])  # not within a word: H2O, COVID-19, x+3
@@ -80,7 +80,14 @@ def bare(text: str) -> str:
 
 def _spelt(text: str) -> str:
     """The text in the form that `_NUMBER` reads."""
-    return plain(_FRACTION.sub(r" \1/\2", _MARKUP.sub("", _SEPARATORS.sub("'", text))))
+    # A space before it: 1\frac{1}{2} is 1 1/2. With two signs it stays as it is, which nothing reads.
+    found = _FRACTION.sub(_fraction, _MARKUP.sub("", _SEPARATORS.sub("'", text)))
+    return plain(found)
+
+
+def _fraction(found: re.Match[str]) -> str:
+    sign, over, under = found.groups()
+    return found[0] if sign and over.startswith("-") else f"{sign or ' '}{over}/{under}"
 
 
 def whole_number(text: str) -> Number | None:
