@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from numbers import Integral
 from typing import Annotated, Any, Self, cast
 
@@ -275,6 +276,9 @@ def plain(value: Any) -> Any:
         return {str(name): plain(each) for name, each in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in cast("list[Any]", value)]
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):  # a text in Parquet whose writer did not say that it is one
+            return value.decode()
     return value if isinstance(value, str | int | float | None) else str(value)
 
 

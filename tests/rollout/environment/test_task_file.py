@@ -62,6 +62,14 @@ def test_a_row_of_verls_datasets_is_read_as_it_is_from_either_format(tmp_path: P
     assert lines.verl.extra_info == row["extra_info"] and table.where.endswith("tasks.parquet: row 0")
 
 
+def test_text_that_its_writer_stored_as_bytes_is_text(tmp_path: Path) -> None:
+    """Parquet of older writers has strings without the mark that they are text (apache/datafusion issue 12788)."""
+    row = {"prompt": "caf\u00e9?".encode(), "answer": b"42"}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "tasks.parquet")
+    (task,) = read_tasks(tmp_path / "tasks.parquet")
+    assert (task.prompt, task.answer) == ("caf\u00e9?", "42")
+
+
 def test_calls_in_parquet_are_json_text_in_which_no_null_is_added(tmp_path: Path) -> None:
     rows = [{"prompt": "1?", "setup": json.dumps(CALLS)}, {"prompt": "2?", "setup": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tasks.parquet")
