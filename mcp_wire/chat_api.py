@@ -6,21 +6,38 @@ have run, and the caller knows whether asking again has a cost. Bounds in time a
 
 from __future__ import annotations
 
+import json
+import re
 import ssl
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx2
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mcp_wire.proxies import proxy_of
 
 MOST_BYTES = 8 << 20
 """Of an answer, decompressed: a compressed one may be a thousandth of it."""
 _BUSY = (429, 502, 503, 504)
 """Status codes after which a retry may help: nothing was sampled."""
+
+MOST_SAID = 500
+"""Characters of an API's own words in an error."""
+_MOST_SEARCHED = 10_000
+_CONTEXT = re.compile(r"context[ _-](?:length|size|window|limit)", re.IGNORECASE)
+_EXCEEDED = re.compile(r"exceed|maximum|\bmax\b|longer|larger|greater|reached|too |\bonly\b|you have", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"(?:prompt|inputs?|messages|conversation)\b(?![\[.]).{0,80}(?:exceed|too (?:long|large)|longer than|less than)"
+    r"|model(?:'s)? token limit|maximum prompt length|too many (?:input |prompt )?tokens|reduce the length"
+    r"|tokens \+ .max_new_tokens|exceed max message tokens|range of input length|request_too_large",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How APIs and servers say that a conversation exceeds the model's context."""
 
 _NO_LIMITS = httpx2.Limits()
 
@@ -50,24 +67,67 @@ class ApiLost(ApiError):
         """The pause that the API asks for, 0 where it asks for none."""
 
 
-class CalledFunction(BaseModel):
-    name: str
-    arguments: str | dict[str, Any] | None = None
+class ApiTooLong(ApiError):
+    """The request is longer than the model's context, or than what the API takes."""
 
 
-class ToolCall(BaseModel):
-    function: CalledFunction
+class Extended(BaseModel):
+    """A part of an answer whose further keys are kept: APIs add their own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def further(self) -> dict[str, Any]:
+        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
 
-class ChatMessage(BaseModel):
-    content: str | None = None
-    reasoning_content: str | None = None
+class CalledFunction(Extended):
+    name: str | None = None
+    arguments: Any = None
+    """JSON as text, or an object."""
+
+
+class ToolCall(Extended):
+    id: Any = None
+    function: CalledFunction | None = None
+
+
+class ChatMessage(Extended):
+    role: Any = None
+    content: str | list[Any] | None = None
+    """A text, or parts of several types."""
+    refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
+
+    @property
+    def calls(self) -> Sequence[ToolCall]:
+        return self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else ())
+
+    @property
+    def text(self) -> str:
+        """What was said: the content without its thoughts, or else the refusal."""
+        parts = self.content if isinstance(self.content, list) else [self.content]
+        return texts_of([part for part in parts if not is_thought(part)], "") or self.refusal or ""
+
+    @property
+    def thinking(self) -> str:
+        """The thoughts, under whichever name the API gives them, or in parts of the content."""
+        parts = self.content if isinstance(self.content, list) else []
+        places = [*map(self.further.get, THINKING), [part for part in parts if is_thought(part)]]
+        return next(filter(None, (texts_of(place).strip() for place in places)), "")
 
 
 class Choice(BaseModel):
     message: ChatMessage
     finish_reason: str | None = None
+    error: Any = None
+
+    @model_validator(mode="after")
+    def _is_an_answer(self) -> Choice:
+        if self.error:
+            raise ValueError("the API reports an error")
+        return self
 
 
 class Completion(BaseModel):
@@ -80,10 +140,52 @@ class Completion(BaseModel):
     @property
     def text(self) -> str:
         """What the model said. Raises ApiError where it said nothing, as one that only calls tools."""
-        text = self.choices[0].message.content
-        if text is None:
+        message = self.choices[0].message
+        if message.content is None and not message.refusal:
             raise ApiError("the endpoint's answer has no text")
-        return text
+        return message.text
+
+
+class _Fault(BaseModel):
+    """An error in place of an answer, or of its first choice."""
+
+    error: Any = None
+    choices: list[_Fault] | None = None
+
+
+THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details", "thinking_blocks")
+"""Keys of a message that hold its thoughts: of DeepSeek and older vLLM, newer vLLM, Ollama, OpenRouter, LiteLLM."""
+_TEXTS = ("text", "thinking", "reasoning", "summary", "content", "refusal")
+"""Keys of a part of a message that can hold its text."""
+
+
+def is_thought(part: Any) -> bool:
+    """Whether a part of a content is a thought."""
+    kind = cast("Mapping[str, Any]", part).get("type") if isinstance(part, Mapping) else None
+    return str(kind).startswith(("thinking", "redacted_thinking", "reasoning"))
+
+
+def texts_of(value: Any, between: str = "\n", levels: int = 8) -> str:
+    """The texts of a message's content, part or parts, in any of the forms that APIs give them."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and levels:
+        return between.join(filter(None, (texts_of(each, between, levels - 1) for each in cast("list[Any]", value))))
+    if not isinstance(value, Mapping) or not levels:
+        return ""
+    part = cast("Mapping[str, Any]", value)
+    return next(filter(None, (texts_of(part.get(key), between, levels - 1) for key in _TEXTS)), "")
+
+
+def with_options(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a request with a user's keys above its own; null removes one.
+
+    `max_completion_tokens`, as newer APIs call it, goes in place of `max_tokens`, and is at most that.
+    """
+    merged = {key: value for key, value in {**body, **options}.items() if value is not None}
+    if isinstance(newer := merged.get("max_completion_tokens"), int) and "max_tokens" in merged:
+        merged["max_completion_tokens"] = min(newer, merged.pop("max_tokens"))
+    return merged
 
 
 def open_client(
@@ -97,7 +199,7 @@ def open_client(
 ) -> httpx2.AsyncClient:
     """A client for the API at a base address. No log line of it has the address's user, password or query.
 
-    The query is added to each request. A client with one uses no proxy of the environment.
+    The query is added to each request.
 
     Args:
         api_key: sent as a bearer token, in place of the address's user and password.
@@ -111,17 +213,16 @@ def open_client(
     if api_key:
         headers = {**headers, "authorization": f"Bearer {api_key}"}
     shown = given.copy_with(userinfo=b"", query=None)
-    hiding: Completing | None = None
+    transport: httpx2.AsyncBaseTransport
+    transport = httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy_of(url) or None)
     if given.query:
 
         def with_query(request: httpx2.Request) -> None:
             query = b"&".join(filter(None, (request.url.query, given.query)))
             request.url = request.url.copy_with(query=query)
 
-        hiding = Completing(httpx2.AsyncHTTPTransport(verify=tls, limits=limits), with_query)
-    return httpx2.AsyncClient(
-        base_url=shown, headers=headers, auth=auth, timeout=timeout, limits=limits, verify=tls, transport=hiding
-    )
+        transport = Completing(transport, with_query)
+    return httpx2.AsyncClient(base_url=shown, headers=headers, auth=auth, timeout=timeout, transport=transport)
 
 
 class Completing(httpx2.AsyncBaseTransport):
@@ -154,6 +255,9 @@ async def post(
     with transport_errors():
         async with client.stream("POST", path, json=body) as response:
             content = await read(response, most_bytes)
+    for header in ("authorization", "x-api-key"):  # which an API may quote
+        if key := response.request.headers.get(header, "").removeprefix("Bearer "):
+            content = content.replace(key.encode(), b"[secret]")
     check_status(response, content)
     return content
 
@@ -169,24 +273,47 @@ async def read(response: httpx2.Response, most_bytes: int) -> bytes:
 
 
 def parsed(model: type[M], content: bytes) -> M:
-    """Raises ApiError where the content has another form."""
+    """Raises ApiError where the content has another form, as where it is an error in spite of its status."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
+        if (said := _error_of(content)) is not None:
+            code: Any = cast("Mapping[str, Any]", said).get("code") if isinstance(said, Mapping) else None
+            text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+            raise _refusal("the endpoint answered with an error", text, code) from error
         fault = error.errors()[0]
         key = ".".join(map(str, fault["loc"])) or "the answer"
-        raise ApiError(f"{key}: {fault['msg']}") from error
+        raise ApiError(f"{key}: {fault['msg']}", said=content[:MOST_SAID].decode(errors="replace")) from error
+
+
+def _error_of(content: bytes) -> Any:
+    try:
+        fault = _Fault.model_validate_json(content)
+    except ValidationError:
+        return None
+    return next((each.error for each in (fault, *(fault.choices or ())) if each.error), None)
 
 
 def check_status(response: httpx2.Response, content: bytes) -> None:
     """Raises ApiError unless the status is 200."""
     if response.status_code == 200:
         return
-    problem, said = f"the endpoint answered HTTP {response.status_code}", content[:500].decode(errors="replace")
-    if response.status_code in _BUSY:
-        pause_s = retry_after_s(response.headers.get("retry-after", ""))
-        raise ApiLost(problem, said=said, may_have_run=False, retry_after_s=pause_s)
-    raise ApiError(problem, said=said)
+    pause_s = retry_after_s(response.headers.get("retry-after", ""))
+    problem, said = f"the endpoint answered HTTP {response.status_code}", content.decode(errors="replace")
+    raise _refusal(problem, said, response.status_code, pause_s=pause_s)
+
+
+def _refusal(problem: str, said: str, status: object, *, pause_s: float = 0.0) -> ApiError:
+    """The error that an API's status code and words amount to."""
+    words = said[:MOST_SAID]
+    if status in _BUSY:
+        return ApiLost(problem, said=words, may_have_run=False, retry_after_s=pause_s)
+    is_longer = status == 413 or (status not in (401, 403, 404) and _is_too_long(said[:_MOST_SEARCHED]))
+    return (ApiTooLong if is_longer else ApiError)(problem, said=words)
+
+
+def _is_too_long(said: str) -> bool:
+    return bool(_TOO_LONG.search(said) or (_CONTEXT.search(said) and _EXCEEDED.search(said)))
 
 
 @contextmanager

@@ -283,6 +283,10 @@ def test_the_wire_imports_little_and_more_than_one_side_imports_each_of_its_modu
             for imported in imports(path):
                 if imported.startswith("mcp_wire."):
                     sides[imported.split(".")[1]].add(side)
+    for path in paths:
+        for imported in imports(path):
+            if imported.startswith("mcp_wire."):
+                sides[imported.split(".")[1]] |= sides[path.stem]
     assert {module for module, users in sides.items() if len(users) < 2} == set()
 
 

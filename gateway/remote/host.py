@@ -290,7 +290,7 @@ class Posts:
         bounds = {"max_message_bytes": host.max_message_bytes, "start_timeout_s": host.connect_timeout_s}
         config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
         self.redactor = Redactor(config.model_copy(update={"headers": written, "secrets": tuple(secrets)}))
-        self._exchanges = Exchanges(config, connections=connections)
+        self._exchanges = Exchanges(config, connections=connections, direct=host.direct)
         self._exchanges.requests.learn(version=PROTOCOL)
         self._numbers = count(1)
 

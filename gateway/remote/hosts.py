@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import anyio
@@ -29,6 +29,8 @@ class HostConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    direct: ClassVar[bool] = False
+    """Whether it is reached without a proxy, whatever the environment says."""
     url: str
     """Where it serves, `http://name:port/mcp`."""
     token: SecretStr | None = None

@@ -35,8 +35,8 @@ class Broke(StrEnum):
     SESSION = "session"
     """The server answered that it does not know the protocol session (HTTP 404), which it must not run requests of."""
     REJECTED = "rejected"
-    """The server rejected the access token and named a challenge (HTTP 401 or 403 with WWW-Authenticate). Such a
-    request "has not been applied" (RFC 9110, section 15.5.2; RFC 6750, section 3.1)."""
+    """The server rejected the access token and named a challenge (HTTP 401 or 403 with WWW-Authenticate), or a proxy
+    its own credentials (407). Such a request "has not been applied" (RFC 9110, section 15.5; RFC 6750, section 3.1)."""
     LINE = "line"
     """The connection ended, or an HTTP status came in place of an answer, whatever its number."""
     CONTENT = "content"

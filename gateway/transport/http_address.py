@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import anyio.to_thread
 import httpx2
+
+from gateway.transport.delivery import Broke
+from gateway.transport.http_answer import HttpFault
 
 _PORTS = {"http": 80, "https": 443}
 _SAME_METHOD, _ANY_REDIRECT = frozenset((307, 308)), frozenset((301, 302, 303, 307, 308))
@@ -33,6 +37,28 @@ def tls() -> ssl.SSLContext:
     return context
 
 
+class Proxy:
+    """The proxy of an origin. `label` names it in messages, without its user and password."""
+
+    def __init__(self, url: str) -> None:
+        given = httpx2.Proxy(url)
+        self.scheme, self.host, self.port = place(given.url)
+        self.label = f"the proxy {self.scheme}://{given.url.netloc.decode()}"
+        encoded = base64.b64encode(b":".join(given.raw_auth or ())).decode()
+        self.headers = {"proxy-authorization": f"Basic {encoded}"} if encoded else {}
+
+
+@lru_cache(maxsize=64)
+def proxy_at(url: str) -> Proxy:
+    """A proxy by its address. Raises `HttpFault` where that is not one of an HTTP proxy."""
+    try:
+        if (found := Proxy(url)).scheme in _PORTS:
+            return found
+    except (httpx2.InvalidURL, ValueError):
+        pass  # whose message quotes the password
+    raise HttpFault(Broke.CONNECT, "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY does not name an HTTP proxy")
+
+
 class Origin(NamedTuple):
     """Where connections go. `url` tells servers behind one host apart: none is given a connection of another."""
 
@@ -40,6 +66,8 @@ class Origin(NamedTuple):
     scheme: str
     host: str
     port: int
+    proxy: Proxy | None = None
+    """Through which it is reached; None if directly."""
 
 
 class Address:

@@ -47,7 +47,8 @@ class HttpAnswer:
         """What has arrived and was not taken."""
         self.complete = self.reusable = self._until_close = False
         self.is_document = self.is_event_stream = self.sets_cookies = False
-        self._reason = b""
+        self._reason, self.via = b"", ""
+        """What passed the answer on, or gave it in the server's place; empty for nothing."""
         self._informational = self._spare = self._size = 0
         self._parser: HttpResponseParser | None = None
 
@@ -57,7 +58,8 @@ class HttpAnswer:
 
     @property
     def status_line(self) -> str:
-        return f"HTTP {self.status} {self._reason[:80].decode('latin-1').strip()}".rstrip()
+        line = f"HTTP {self.status} {self._reason[:80].decode('latin-1').strip()}".rstrip()
+        return f"{line} by way of {self.via}" if self.via else line
 
     def take(self, most: int | None = None) -> bytes:
         """The bytes of the body that have arrived since the last call, up to a number of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import cast
@@ -16,7 +17,7 @@ from typing import cast
 import anyio
 
 from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Origin
+from gateway.transport.http_address import Origin, Proxy
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from mcp_wire.door import is_address
 
@@ -66,6 +67,30 @@ class HttpConnection(asyncio.Protocol):
         # Asked of the kernel: the end of a connection that the server has closed may not have reached the event loop
         # yet, and a request written now would be lost with its delivery unknown.
         return not self._poll.poll(0)
+
+    async def tunnel(self, proxy: Proxy, tls: ssl.SSLContext) -> None:
+        """Have a proxy connect to the origin, and speak TLS with that. Raises `HttpFault`: nothing was sent to it."""
+        assert self._transport is not None
+        host = f"[{self.origin.host}]" if ":" in self.origin.host else self.origin.host
+        to = f"{host}:{self.origin.port}"
+        lines = (f"{name}: {value}" for name, value in {"host": to, **proxy.headers}.items())
+        answer = HttpAnswer(sys.maxsize, lasting=True)
+        answer.via = proxy.label
+        try:
+            self.send("\r\n".join([f"CONNECT {to} HTTP/1.1", *lines, "", ""]).encode(), answer)
+            while not answer.status:
+                await self.arrival()
+            if answer.status >= 300:
+                raise HttpFault(Broke.CONNECT, f"CONNECT was answered {answer.status_line}")
+            self._in_exchange = False
+            loop = asyncio.get_running_loop()
+            self._transport = await loop.start_tls(self._transport, self, tls, server_hostname=self.origin.host)
+        except HttpFault as fault:
+            self.close()
+            raise HttpFault(Broke.CONNECT, fault.reason) from None
+        except BaseException:  # cleanup, also when cancelled
+            self.close()
+            raise
 
     def send(self, request: bytes, answer: HttpAnswer) -> None:
         """Write a request whole; what arrives is read into `answer`."""
@@ -249,21 +274,25 @@ class HttpConnections:
         return connection
 
     async def _open(self, origin: Origin, tls: Callable[[], ssl.SSLContext], timeout_s: float) -> HttpConnection:
-        secured = tls() if origin.scheme == "https" else None
+        proxy, peer = origin.proxy, origin.proxy or origin
+        where = f" by way of {proxy.label}" if proxy is not None else ""
         try:
             with anyio.fail_after(timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: HttpConnection(origin, self),
-                    origin.host,
-                    origin.port,
-                    ssl=secured,
+                    peer.host,
+                    peer.port,
+                    ssl=tls() if peer.scheme == "https" else None,
                     # A race of tasks, for names that may have an address that answers and one that does not.
-                    happy_eyeballs_delay=None if is_address(origin.host) else _NEXT_ADDRESS_S,
+                    happy_eyeballs_delay=None if is_address(peer.host) else _NEXT_ADDRESS_S,
                 )
+                if proxy is not None and origin.scheme == "https":
+                    await connection.tunnel(proxy, tls())
         except TimeoutError:
-            raise HttpFault(Broke.CONNECT, f"ConnectTimeout: no connection within {timeout_s:g} s") from None
+            raise HttpFault(Broke.CONNECT, f"ConnectTimeout: no connection within {timeout_s:g} s{where}") from None
         except OSError as error:  # a TLS error is one too
-            raise NotConnected(Broke.CONNECT, f"ConnectError: {error}".rstrip(": ")) from error
+            fault = NotConnected if proxy is None else HttpFault
+            raise fault(Broke.CONNECT, f"ConnectError: {error}".rstrip(": ") + where) from error
         return connection
 
     @property

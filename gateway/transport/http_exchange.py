@@ -4,7 +4,6 @@ redirects, its cookies."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from http.cookiejar import CookieJar
 from typing import Any
 
@@ -16,11 +15,12 @@ from mcp_types import ErrorData
 from gateway.config.models import ServerConfig
 from gateway.errors import NothingListens, Unauthorized
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http_address import Address, Origin, place, redirected, tls
+from gateway.transport.http_address import Address, Origin, place, proxy_at, redirected, tls
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections, NotConnected
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, is_rejection
+from mcp_wire.proxies import proxy_of
 
 _OWN = {
     "accept": "application/json, text/event-stream",
@@ -51,9 +51,9 @@ class StatusFault(HttpFault):
 class Requests:
     """Builds the requests to one server, and keeps what its answers say about the next ones."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, *, direct: bool = False) -> None:
         assert config.url is not None
-        self._address = Address(config.url)
+        self._address, self._direct = Address(config.url), direct
         self._given = httpx2.Headers({"user-agent": f"python-httpx2/{httpx2.__version__}"})
         self._given.update({**config.headers})
         self._given.update(_OWN)
@@ -61,6 +61,7 @@ class Requests:
         self.url = self._address.url
         self._session: dict[str, str] = {}
         self._heads: dict[tuple[str, str, str | None, tuple[tuple[str, str], ...]], bytes] = {}
+        self._origins: dict[str, Origin] = {}
 
     @property
     def session_id(self) -> str:
@@ -105,7 +106,11 @@ class Requests:
         if token is not None:
             request.headers["authorization"] = f"Bearer {token}"
         self._address.complete(request)
-        lines = [b"%s %s HTTP/1.1" % (method.encode(), request.url.raw_path)]
+        target, proxy = request.url.raw_path, self.origin(url).proxy
+        if proxy is not None and request.url.scheme == "http":
+            target = b"http://%s%s" % (request.url.netloc, target)
+            request.headers.update(proxy.headers)
+        lines = [b"%s %s HTTP/1.1" % (method.encode(), target)]
         lines += [b"%s: %s" % (name, value) for name, value in request.headers.raw if name.lower() not in _FRAMING]
         # An HTTP client refuses such a header; these bytes pass none of its checks.
         if any(ends in line for line in lines for ends in (b"\r", b"\n", b"\0")):
@@ -120,7 +125,14 @@ class Requests:
 
     def origin(self, url: str) -> Origin:
         """Where a request to this URL goes."""
-        return _origin(self.url, url)
+        found = self._origins.get(url)
+        if found is None:
+            if len(self._origins) >= _MOST_HEADS:  # of a server's making, where it redirects
+                self._origins.clear()
+            proxy = "" if self._direct else proxy_of(url)
+            reached = place(httpx2.URL(url))
+            found = self._origins[url] = Origin(self.url, *reached, proxy_at(proxy) if proxy else None)
+        return found
 
 
 class BoundedCookies(CookieJar):
@@ -138,23 +150,24 @@ class BoundedCookies(CookieJar):
                 self.clear()
 
 
-@lru_cache(maxsize=1024)  # of a server's making, where it redirects
-def _origin(server: str, url: str) -> Origin:
-    return Origin(server, *place(httpx2.URL(url)))
-
-
 class Exchanges:
     """Sends the requests of one connection to its server.
 
     Args:
         authority: Has the access tokens for the server, where it needs any.
         connections: Those of the gateway, and the right to use one.
+        direct: Whether no proxy of the environment is used.
     """
 
     def __init__(
-        self, config: ServerConfig, *, connections: HttpConnections, authority: Authority | None = None
+        self,
+        config: ServerConfig,
+        *,
+        connections: HttpConnections,
+        authority: Authority | None = None,
+        direct: bool = False,
     ) -> None:
-        self.requests = Requests(config)
+        self.requests = Requests(config, direct=direct)
         self.limit = config.max_message_bytes
         self._timeout_s = config.start_timeout_s
         self._connections, self._authority = connections, authority
@@ -198,7 +211,8 @@ class Exchanges:
                 # One that expires as it arrives is tried all the same.
                 token = authority.latest if renewed else await authority.token_for(self._version(headers))
             data = self.requests.encode(method, to, headers, token, body)
-            connection = await self._connections.take(self.requests.origin(to), tls, self._timeout_s, slot=slot)
+            origin = self.requests.origin(to)
+            connection = await self._connections.take(origin, tls, self._timeout_s, slot=slot)
             connection.among = self._in_use
             self._in_use.add(connection)
             try:
@@ -208,8 +222,12 @@ class Exchanges:
                 if body is not None:
                     place.left = True
                 connection.send(data, answer := HttpAnswer(self.limit, lasting=lasting))
+                if origin.proxy is not None and origin.scheme == "http":
+                    answer.via = origin.proxy.label
                 sent()
                 await (connection.arrival() if silent_s is None else arrival_within(connection, silent_s))
+                if answer.status == 407 and answer.via:
+                    raise HttpFault(Broke.REJECTED, answer.status_line)
                 if answer.sets_cookies:
                     self.requests.keep_cookies(to, answer)
                 again = None if answer.status < 300 else self._again(method, to, answer, token, place, renewed=renewed)

@@ -21,6 +21,7 @@ from gateway.transport.delivery import Broke
 from gateway.transport.http_address import Address, certificates, place
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from mcp_wire.chat_api import Completing
+from mcp_wire.proxies import proxy_of
 
 _MOST_ISSUED = 64
 _MOST_BYTES = 1 << 20
@@ -199,7 +200,8 @@ class Authority:
         # Made by the provider, so it has no bounds and allows compression, of which the size says nothing.
         outgoing.extensions = {**outgoing.extensions, "timeout": httpx2.Timeout(self._timeout_s).as_dict()}
         outgoing.headers["accept-encoding"] = "identity"
-        async with Completing(httpx2.AsyncHTTPTransport(verify=certificates()), self._address.complete) as transport:
+        proxied = httpx2.AsyncHTTPTransport(verify=certificates(), proxy=proxy_of(str(outgoing.url)) or None)
+        async with Completing(proxied, self._address.complete) as transport:
             response = await transport.handle_async_request(outgoing)
             response.request = outgoing
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -10,6 +10,10 @@ from gateway.errors import ServerUnavailable
 from gateway.remote.hosts import HostConfig, HostList, Hosts
 from rollout.environment.config import Environment
 from rollout.environment.hosts_config import ShardsConfig
+
+
+class _Shard(HostConfig):
+    direct: ClassVar[bool] = True  # a node of this cluster
 
 
 class RayHosts:
@@ -47,7 +51,7 @@ class RayHosts:
             raise ServerUnavailable(f"the director of the job's shards has ended: {error}") from error
         if place.problem:
             raise ServerUnavailable(place.problem)
-        return HostConfig(url=place.url, token=SecretStr(place.token), lost_after_s=self._config.lost_after_s)
+        return _Shard(url=place.url, token=SecretStr(place.token), lost_after_s=self._config.lost_after_s)
 
     def give_back(self, host: HostConfig, *, lost: bool) -> None:
         """The director counts by looking at the shards, so only a lost one matters to it."""
