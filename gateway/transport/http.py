@@ -31,13 +31,13 @@ from gateway.transport.http_exchange import Exchanges, StatusFault, explain_star
 from gateway.transport.link import Link
 from gateway.transport.messages import Json, bounded, typed
 from gateway.transport.oauth import Authority
+from gateway.transport.unmatched import HANDSHAKE
 from mcp_wire.streams import OpenStream
 
 log = structlog.get_logger(__name__)
 
 _SILENT_S = 300.0
 """How long the session's own subscription may be silent: its server may have gone away without a word."""
-_HANDSHAKE = frozenset(("server/discover", "initialize"))
 _POSTS_AT_ONCE = 8
 _MOST_WAITING_POSTS = 1000
 
@@ -206,7 +206,7 @@ def _as_error(fault: HttpFault, method: str, delivery: Delivery) -> MCPError:
     """A fault as mcp expects it, which takes some for an earlier protocol and tries that."""
     code, data = mcp.INTERNAL_ERROR, GatewayAnswer(fault.reason, delivery)
     if isinstance(fault, StatusFault) and (said := fault.error) is not None:
-        return MCPError(said.code, said.message, said.data if method in _HANDSHAKE else data)
+        return MCPError(said.code, said.message, said.data if method in HANDSHAKE else data)
     if isinstance(fault, StatusFault) and fault.status == 404 and fault.broke is Broke.LINE:
         code = mcp.METHOD_NOT_FOUND
     return MCPError(code, fault.reason, data)

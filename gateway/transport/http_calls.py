@@ -20,6 +20,7 @@ from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
 from gateway.transport.link import Link
 from gateway.transport.messages import Json, answers, is_response, parse_message, read_json, read_line, result_of, typed
+from gateway.transport.unmatched import describe, unmatched
 
 log = structlog.get_logger(__name__)
 
@@ -188,8 +189,9 @@ class HttpCalls(OwnChannel):
                         await self._receive(said)
                 elif not is_response(message := read_json(data)):
                     await self._receive(typed(message))
-                # Without an id it is an error that its server could not match, on the stream of this request alone.
-                elif answers(message, request["id"]) or message.get("id") is None:
+                elif (error := unmatched(message)) is not None:  # on the stream of this request alone
+                    raise StatusFault(answer, Broke.CONTENT, describe(error), error)
+                elif answers(message, request["id"]):
                     # The stream usually ends right after its response; what is left of it is drained so the connection
                     # can be kept.
                     connection.leave(answered=True)
@@ -279,6 +281,9 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
     try:
         message = read_json(answer.body)
         answer.body.clear()  # a connection that is kept keeps its last answer
+        if (nameless := unmatched(message)) is not None and answer.status in (200, 400):
+            answer.reusable = answer.status != 200
+            raise StatusFault(answer, Broke.CONTENT, describe(nameless), nameless)
         if answer.status != 200 and isinstance(found := typed(message), JSONRPCError):
             error = found.error
         if not is_response(message) or not answers(message, request["id"]):
@@ -287,7 +292,8 @@ def _in_document(answer: HttpAnswer, request: Json) -> Json:
             raise ValueError("the answer is not an error")
     except ValueError as fault:
         if answer.status != 200:
-            raise StatusFault(answer, error=error) from fault
+            reason = f"{answer.status_line}: {error.message} (code {error.code})" if error is not None else ""
+            raise StatusFault(answer, reason=reason, error=error) from fault
         # Its server may answer out of step: the next request would get this one's response, or follow its redirect.
         answer.reusable = False
         raise

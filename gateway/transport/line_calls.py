@@ -11,14 +11,23 @@ from typing import Protocol, runtime_checkable
 import anyio
 import structlog
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import JSONRPCMessage
 from pydantic_core import to_json
 
 from gateway.config.models import ServerConfig
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.link import Link
-from gateway.transport.messages import Json, is_response, parse_message, read_line, result_of, unusable_answer
+from gateway.transport.messages import (
+    Json,
+    answered_id,
+    is_response,
+    parse_message,
+    read_line,
+    result_of,
+    unusable_answer,
+)
+from gateway.transport.unmatched import Unanswered
 from mcp_wire.lines import Oversize
 from mcp_wire.streams import Inbox, OpenStream
 
@@ -72,6 +81,7 @@ class LineCalls(OwnChannel):
         self.outbox.write(to_json(request) + b"\n", delivery)
         # No `await` between the write and the registration: the answer is read by a callback, which cannot run before.
         number: int = request["id"]
+        self.outbox.unanswered.asked(number, request["method"])
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             return result_of(await future)
@@ -85,6 +95,10 @@ class LineCalls(OwnChannel):
             return self._refuse(line)
         # Answers to calls go straight to their callers; all other messages are validated and go to mcp or to the link.
         found = read_line(line)
+        for each in (None,) if found is None else self.outbox.unanswered.read(found):
+            self._take(each, line)
+
+    def _take(self, found: Json | None, line: bytes) -> None:
         if found is not None and self._answer(found, line):
             return
         message = parse_message(found) if found is not None else None
@@ -99,10 +113,8 @@ class LineCalls(OwnChannel):
         """Whether a message is the response to a request of this channel, whose caller then gets it."""
         if not is_response(message):
             return False
-        number = message.get("id")
-        if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 19:
-            number = int(number)  # some servers make text of a number
-        if type(number) is not int:
+        number = answered_id(message)
+        if not isinstance(number, int):
             return False
         self.has_answered = True
         future = self._waiting.pop(number, None)
@@ -122,8 +134,8 @@ class LineCalls(OwnChannel):
         log.warning("lines.oversize", server=self._server, bytes=line.size, limit=limit, answers=answered)
         if answered is not None:
             answer = unusable_answer(answered, f"the result has {line.size} bytes, max_message_bytes is {limit}")
-            if not self._answer(answer, b""):
-                self._give_to_mcp(jsonrpc_message_adapter.validate_python(answer))
+            for each in self.outbox.unanswered.read(answer):
+                self._take(each, b"")
 
     def _give_to_mcp(self, message: JSONRPCMessage) -> None:
         self.inbox.put(SessionMessage(message))
@@ -135,11 +147,13 @@ class Outbox(OpenStream):
     def __init__(self, link: Link, limit: int) -> None:
         self._link, self._limit = link, limit
         self.pipe: asyncio.WriteTransport | None = None
+        self.unanswered = Unanswered()
 
     async def send(self, item: SessionMessage, /) -> None:
         """Hand a message to the pipe. Raises what mcp takes as a line that is down."""
         line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         self.write(line, DELIVERY.get() or Delivery())
+        self.unanswered.wrote(item.message)
 
     def write(self, line: bytes, delivery: Delivery) -> None:
         """Hand a line to the pipe. Raises `BrokenResourceError`, which is explained on `delivery`."""

@@ -135,12 +135,6 @@ def read_line(line: bytes) -> Json | None:
         return unusable_answer(answered, str(error)) if answered is not None else None
 
 
-def parse_line(line: bytes) -> JSONRPCMessage | None:
-    """As `parse_message`, for the object in a line."""
-    found = read_line(line)
-    return parse_message(found) if found is not None else None
-
-
 def parse_message(found: Json) -> JSONRPCMessage | None:
     """A message in mcp's form; None for what is not a message at all.
 
@@ -199,10 +193,19 @@ def is_response(message: Json) -> bool:
     return "method" not in message
 
 
+def answered_id(message: Json) -> RequestId | None:
+    """Which request a response answers, as a number where it is one: some servers make text or a fraction of it."""
+    found: Any = message.get("id")
+    if isinstance(found, float) and found.is_integer():
+        return int(found)
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 19:
+        return int(found)
+    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
+
+
 def answers(message: Json, request: RequestId) -> bool:
-    """Whether a response is the one to this request. Some servers make text of a number."""
-    found = message.get("id")
-    return found == request or (isinstance(found, str) and found == str(request))
+    """Whether a response is the one to this request."""
+    return message.get("id") is not None and answered_id(message) == answered_id({"id": request})
 
 
 def result_of(response: Json) -> Json:

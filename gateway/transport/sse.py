@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest
 
 from gateway.config.models import ServerConfig
 from gateway.errors import ServerUnavailable
@@ -23,8 +23,9 @@ from gateway.transport.http_answer import HttpFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections
 from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
 from gateway.transport.link import Link
-from gateway.transport.messages import parse_line, unusable_answer
+from gateway.transport.messages import Json, parse_message, read_line, unusable_answer
 from gateway.transport.oauth import Authority
+from gateway.transport.unmatched import Unanswered
 from mcp_wire.lines import LineSplitter, Oversize
 from mcp_wire.streams import OpenStream
 
@@ -49,6 +50,7 @@ class SseTransport:
         self._exchanges = Exchanges(config, connections=connections, authority=authority)
         self._stack = AsyncExitStack()
         self._endpoint = ""
+        self._unanswered = Unanswered()
         self._splitter = LineSplitter(config.max_message_bytes + _SPARE_BYTES)
 
     async def __aenter__(self) -> tuple[MemoryObjectReceiveStream[SessionMessage], _Posts]:
@@ -66,7 +68,8 @@ class SseTransport:
         except BaseException:  # cleanup, also when cancelled: `__aexit__` is not called then
             await self._stack.aclose()
             raise
-        return received, _Posts(self._link, self._exchanges, self._endpoint, self._config.call_timeout_s)
+        most_s = self._config.call_timeout_s
+        return received, _Posts(self._link, self._exchanges, self._endpoint, most_s, self._unanswered)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -140,29 +143,34 @@ class SseTransport:
         self._endpoint = url
 
     async def _accept(self, data: bytes) -> None:
-        message = parse_line(data) if data.strip() else None
-        if message is not None and self._link.is_for_mcp(message):
-            await self._messages.send(SessionMessage(message))
+        if (found := read_line(data)) is not None:
+            await self._take(found)
+
+    async def _take(self, found: Json) -> None:
+        for each in self._unanswered.read(found):
+            message = parse_message(each)
+            if message is not None and self._link.is_for_mcp(message):
+                await self._messages.send(SessionMessage(message))
 
     async def _refuse(self, line: Oversize) -> None:
         answered = Oversize(line.head.removeprefix(_DATA), line.tail, line.size).answered_id()
         if answered is not None:
             problem = f"the result has {line.size} bytes, max_message_bytes is {self._config.max_message_bytes}"
-            await self._messages.send(
-                SessionMessage(jsonrpc_message_adapter.validate_python(unusable_answer(answered, problem)))
-            )
+            await self._take(unusable_answer(answered, problem))
 
 
 class _Posts(OpenStream):
     """The write stream. A message is posted in its sender's context."""
 
-    def __init__(self, link: Link, exchanges: Exchanges, endpoint: str, most_s: float) -> None:
+    def __init__(self, link: Link, exchanges: Exchanges, endpoint: str, most_s: float, unanswered: Unanswered) -> None:
         self._link, self._exchanges, self._endpoint, self._most_s = link, exchanges, endpoint, most_s
+        self._unanswered = unanswered
 
     async def send(self, item: SessionMessage, /) -> None:
         """Post a message. Raises what mcp takes as a line that is down; what happened is noted on the `Delivery`."""
         delivery = DELIVERY.get() or Delivery()
         body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        self._unanswered.wrote(item.message)  # before: its answer comes over the event stream
         try:
             # The answer comes over the event stream: a post takes its connection only for as long as it is accepted.
             with anyio.fail_after(self._most_s):
@@ -174,4 +182,6 @@ class _Posts(OpenStream):
             fault = error if isinstance(error, HttpFault) else HttpFault(Broke.LINE, "ReadTimeout")
             explain_start(self._link, fault)
             delivery.break_off(fault.broke, fault.reason)
+            if isinstance(item.message, JSONRPCRequest):
+                self._unanswered.given_up(item.message.id)
             raise anyio.BrokenResourceError from error

@@ -45,16 +45,25 @@ async def serving(given: dict[str, Any], over: str, tmp_path: Path) -> AsyncGene
         yield {**entry, **({"type": "sse"} if over == "sse" else {})}, lambda: script.ran, script.restart
 
 
-async def outcome(session: Session, tool: str) -> dict[str, str]:
-    try:
-        result = await session.call(tool, {})
-    except GatewayError as error:
-        return {"withdrawn": error.code, "says": str(error)}
-    return {"refused" if result.is_error else "reads": result.text}
+async def outcomes_of(session: Session, tools: list[str]) -> list[dict[str, str]]:
+    """What calls that are sent at once come to."""
+    outcomes: list[dict[str, str]] = [{} for _ in tools]
+
+    async def call(number: int, tool: str) -> None:
+        try:
+            result = await session.call(tool, {})
+            outcomes[number] = {"refused" if result.is_error else "reads": result.text}
+        except GatewayError as error:
+            outcomes[number] = {"withdrawn": error.code, "says": str(error)}
+
+    async with anyio.create_task_group() as tasks:
+        for number, tool in enumerate(tools):
+            tasks.start_soon(call, number, tool)
+    return outcomes
 
 
-async def play(gateway: Gateway, steps: list[str], restart: Callable[[], None]) -> list[dict[str, str]]:
-    """The outcome of each step that is a tool's name, or a lease that was not granted."""
+async def play(gateway: Gateway, steps: list[Any], restart: Callable[[], None]) -> list[dict[str, str]]:
+    """The outcomes of the steps that are calls, and of a lease that was not granted."""
     outcomes: list[dict[str, str]] = []
     async with AsyncExitStack() as stack:
         session = None
@@ -70,7 +79,7 @@ async def play(gateway: Gateway, steps: list[str], restart: Callable[[], None]) 
                 except GatewayError as error:
                     outcomes.append({"withdrawn": error.code, "says": str(error)})
             if step != "lease" and session is not None:
-                outcomes.append(await outcome(session, step))
+                outcomes += await outcomes_of(session, step if isinstance(step, list) else [step])
     return outcomes
 
 

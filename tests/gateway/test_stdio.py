@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import ProtocolError
-from gateway.transport.messages import parse_line
+from gateway.transport.messages import parse_message, read_line
 from mcp_wire.lines import LineSplitter, Oversize
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +98,10 @@ def test_the_id_of_a_dropped_answer_is_found_only_where_an_id_stands(line: bytes
 
 
 def test_an_answer_that_is_no_response_becomes_an_error_for_its_caller() -> None:
+    def parse_line(line: bytes) -> JSONRPCMessage | None:
+        found = read_line(line)
+        return parse_message(found) if found is not None else None
+
     message = parse_line(b'{"jsonrpc":"2.0","id":4,"result":"not an object"}')
     assert isinstance(message, JSONRPCError) and message.id == 4
     assert isinstance(parse_line(b'{"jsonrpc":"2.0","id":4,"result":{}}'), JSONRPCResponse)

@@ -70,7 +70,9 @@ class Script:
         found = [json.dumps(each) for each in answer.get("before", [])]
         said = {key: answer[key] for key in ("result", "error") if key in answer}
         if said:
-            request = {} if answer.get("id") == "none" else {"id": answer.get("id", message.get("id"))}
+            number = message.get("id")
+            own = float(number) if self.given.get("floats") and isinstance(number, int) else number
+            request = {} if answer.get("id") == "none" else {"id": answer.get("id", own)}
             found += [json.dumps({"jsonrpc": "2.0", **request, **said})] * answer.get("times", 1)
         return found
 
