@@ -37,14 +37,14 @@ class ScriptedPolicy:
 
     def __init__(self, texts: Sequence[str], encode: Encode, *, stop: str) -> None:
         self._texts, self._encode, self._stop = texts, encode, stop
-        self._turn, self._left = -1, list[int]()
+        self._turn, self._left, self._so_far = -1, list[int](), list[int]()
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        if turn != self._turn:
+        if turn != self._turn or ids[: len(self._so_far)] != self._so_far:  # perhaps beside a program's conversation
             text = self._texts[turn] if turn < len(self._texts) else ""
             self._turn, self._left = turn, self._encode(text + self._stop)
         completion = _completion(self._left, max_tokens)
-        self._left = self._left[len(completion.ids) :]
+        self._left, self._so_far = self._left[len(completion.ids) :], [*ids, *completion.ids]
         return completion
 
 

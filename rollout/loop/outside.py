@@ -25,6 +25,8 @@ from rollout.trace.record import Trace
 from rollout.types import Call, Message, Shown, TurnSession
 
 _NOT_MADE = ToolResult.error("The program did not make this call.")
+_SHOWN = 200
+"""Characters of a result in a mark."""
 
 
 @dataclass(eq=False, slots=True)
@@ -89,8 +91,7 @@ class OutsideCalls:
         """
         at = self._position(self._open, name, arguments, position)
         if at is None:
-            again = [each for each, made in self._made.items() if made.repeated < self._asked_again]
-            if (at := self._position(again, name, arguments, position)) is not None:
+            if (at := self._position(self._again, name, arguments, position)) is not None:
                 made = self._made[at]
                 made.repeated += 1
                 await made.over.wait()
@@ -127,6 +128,14 @@ class OutsideCalls:
             made.over.set()
         return made.given
 
+    def awaits(self, name: str, arguments: Mapping[str, Any], position: int | None) -> bool:
+        """Whether this call is one that the policy wrote and that may be made, perhaps once more."""
+        return self._position([*self._open, *self._again], name, arguments, position) is not None
+
+    @property
+    def _again(self) -> list[int]:
+        return [at for at, made in self._made.items() if made.repeated < self._asked_again]
+
     def asked_again(self) -> None:
         """The program has asked again for the answer that these calls are of, as after a stream that broke."""
         self._asked_again += 1
@@ -135,9 +144,10 @@ class OutsideCalls:
         self, among: Collection[int], name: str, arguments: Mapping[str, Any], named: int | None
     ) -> int | None:
         mine = [] if self.is_settled else [at for at in among if self._calls[at].name == name]
+        if named is not None:
+            return named if named in mine else None
         same = comparable(arguments)
-        equal = [at for at in mine if comparable(self._calls[at].arguments) == same]
-        return next(iter(([named] if named in mine else []) + equal), None)
+        return next((at for at in mine if comparable(self._calls[at].arguments) == same), None)
 
     def _server(self, name: str) -> str | None:
         tool = self._session.tools.get(name)
@@ -147,30 +157,43 @@ class OutsideCalls:
         event = self._turn.tools[at]
         return tool_message(self._calls[at], event.text if event.shown is None else event.shown)
 
-    def settle(self, shown: Mapping[int, str]) -> list[Message]:
-        """Record what the policy reads of each call, and return the tool messages of those that it wrote.
+    def settle(self, shown: Mapping[int, str], *, reads: bool = True) -> list[Message]:
+        """Record what the policy reads of each call, once, and return the tool messages of those that it wrote.
+
+        What is not the world's result is marked: one of a call that the program did not make, or made and changed.
 
         Args:
             shown: What the program gives the policy, by position. Of other calls it reads the result as recorded.
+            reads: Whether the policy reads it in place of the record.
         """
-        self.is_settled = True
         for at, text in shown.items():
-            event = self._turn.tools[at]
-            if at in self._own:
+            call, event = self._calls[at], self._turn.tools[at]
+            read = event.text if event.shown is None else event.shown
+            if at in self._own and not self.is_settled:
                 result = ToolResult(content=(Content(kind=ContentKind.TEXT, text=text),))
-                self._turn.tools[at] = ToolEvent.of(self._calls[at], result, Shown(text=text), None)
-            elif text != (event.text if event.shown is None else event.shown):
-                event.shown = text
-        written = self._calls[: self._written]
-        faults = [ToolResult(fault=event.fault) for event in self._turn.tools[: self._written]]
-        known = {*self._session.tools, *(self._calls[at].name for at in self._own)}
-        self._turn.marks += refused(written, self._sent, known, faults)
-        return self.messages({})
+                self._turn.tools[at] = ToolEvent.of(call, result, Shown(text=text), None)
+            elif text != read:
+                if at in self._own or at in self._made or at in self._open:
+                    kind = MarkKind.RESULT_INVENTED if at in self._open else MarkKind.RESULT_CHANGED
+                    said = f"{call.name} gave {read[:_SHOWN]!r}, the policy read {text[:_SHOWN]!r}"
+                    self._turn.marks.append(Mark(kind=kind, detail=said))
+                if reads and not self.is_settled:
+                    event.shown = text
+        messages = self.messages(shown)
+        if reads and not self.is_settled:
+            self.is_settled = True
+            written = self._calls[: self._written]
+            faults = [ToolResult(fault=event.fault) for event in self._turn.tools[: self._written]]
+            known = {*self._session.tools, *(self._calls[at].name for at in self._own)}
+            self._turn.marks += refused(written, self._sent, known, faults)
+            if self.is_logged:
+                self._trace.messages[self._at : self._at + self._written] = messages
+        return messages
 
-    def messages(self, shown: Mapping[int, str]) -> list[Message]:
+    def messages(self, shown: Mapping[int, str] | None = None) -> list[Message]:
         """The tool messages of the calls that the policy wrote, with what the program gives it now."""
         made = [self._message(at) for at in range(self._written)]
-        return [message | ({"content": shown[at]} if at in shown else {}) for at, message in enumerate(made)]
+        return [message | ({"content": shown[at]} if shown and at in shown else {}) for at, message in enumerate(made)]
 
     def log_unwritten(self) -> None:
         """Put the messages of calls that the policy did not write behind the others, which are in the trace now."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio.lowlevel
@@ -31,6 +32,7 @@ from rollout.trace.record import StopReason, Trace, assistant_message
 from rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
 
 T = TypeVar("T")
+_NO_RESULTS: Mapping[int, Any] = MappingProxyType({})
 
 
 class TrajectoryOver(BaseException):
@@ -42,7 +44,7 @@ class TrajectoryOver(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A generation beside the conversation, in no segment: a title, a summary."""
+    """A generation beside the conversation, in no segment: a title, an answer of a sub-agent."""
 
     parsed: Parsed
     prompt_ids: Sequence[int]
@@ -56,6 +58,9 @@ class _Head:
     line: list[Message]
     length: int
     calls: OutsideCalls
+    tools: Sequence[Mapping[str, Any]]
+    worlds: Mapping[str, str]
+    is_beside: bool
 
 
 class Turns:
@@ -104,7 +109,8 @@ class Turns:
         self._heads: list[_Head] = []
         """Of a program, by turn."""
         self._worlds: Mapping[str, str] = {}
-        self._own: Collection[str] = ()
+        self._is_beside = False
+        """Whether the conversation that is told now is one beside the program's."""
         self.is_busy = False
         self.is_over = False
         self.failure: Exception | None = None
@@ -139,10 +145,10 @@ class Turns:
         return self._trace.stop_reason
 
     @property
-    def usage(self) -> tuple[int, int]:
-        """Ids that the last turn read, and ids that it sampled."""
-        sampled = self._trace.turns[-1].sampled
-        return len(self._trace.context) - sampled, sampled
+    def usage(self) -> tuple[int, int, bool]:
+        """Ids that the last turn read, ids that it sampled, and whether a limit cut it."""
+        last = self._trace.turns[-1]
+        return len(self._trace.context) - last.sampled, last.sampled, last.finish_reason is not FinishReason.STOP
 
     @property
     def tokens_left(self) -> int:
@@ -181,11 +187,16 @@ class Turns:
                 await self._compact(self._compaction)
             # `sample` appends to the trace itself: a cancellation here leaves the trace with or without the turn, never
             # half.
-            most = self.limits.completion_tokens(self._trace)
-            most = most if max_tokens is None else min(most, max_tokens)
-            parsed = await sample(self._trace, self._policy, self._context, self._filters, most=most)
+            room = self.limits.completion_tokens(self._trace)
+            most = room if max_tokens is None else min(room, max_tokens)
+            ends = self._line is None or most == room  # a program may bound one answer
+            parsed = await sample(self._trace, self._policy, self._context, self._filters, most=most, ends=ends)
             self._parsed, self._unanswered, self._can_generate = parsed, True, False
-            if self._trace.stop_reason is not None:
+            if self._is_beside:
+                self._trace.turns[-1].marks.append(Mark(kind=MarkKind.BESIDE))
+            # A program is given the answer that a limit has cut, as by any endpoint.
+            is_cut = self._line is not None and self._trace.stop_reason is StopReason.TOKEN_LIMIT
+            if self._trace.stop_reason is not None and not is_cut:
                 raise TrajectoryOver
             if self._line is not None:
                 self._note_head(self._line, parsed)
@@ -254,7 +265,8 @@ class Turns:
         *,
         worlds: Mapping[str, str],
         why: str = "",
-        asides: Sequence[Aside] = (),
+        results: Mapping[int, Mapping[int, str]] = _NO_RESULTS,
+        is_beside: bool = False,
     ) -> None:
         """Begin the conversation, or begin another one in a segment of its own: these messages, rendered as they are.
 
@@ -262,22 +274,24 @@ class Turns:
             tools: OpenAI-style schemas, as the program shows them to the policy.
             worlds: By the name in `tools`, the exposed name of the world's tool.
             why: What the program changed, where it has told a conversation before.
-            asides: Generations that these messages quote. Each becomes a turn, in the loss, before them.
+            results: By turn, as in `hear`, what these messages give of earlier turns' calls.
+            is_beside: Whether it is beside the program's conversation, which may go on by `go_back`.
         """
         await self._admit()
         with self._operation():
-            self._leave()
-            for aside in asides:
-                self._adopt(aside)
-            self._worlds = worlds
-            self._own = {str(tool["function"]["name"]) for tool in tools} - worlds.keys()
+            self._leave(results.get(len(self._heads) - 1, {}), returns=is_beside)
+            for turn, given in results.items():
+                if turn >= 0:
+                    self._heads[turn].calls.settle(given, reads=False)
+            self._worlds, self._is_beside = worlds, is_beside
             self._take_line([dict(message) for message in messages], tools)
             assert self._line is not None
             if not self._trace.turns:
                 self._trace.messages[:] = [dict(message) for message in messages]
                 self._trace.open([])
                 return
-            self._trace.turns[-1].marks.append(Mark(kind=MarkKind.REWRITTEN, detail=why))
+            if not is_beside:
+                self._trace.turns[-1].marks.append(Mark(kind=MarkKind.REWRITTEN, detail=why))
             self._reopen(self._context.tokens.prompt(self._line, tools))
 
     async def hear(self, results: Mapping[int, str], said: str = "", *, changed: str = "") -> None:
@@ -309,20 +323,21 @@ class Turns:
         await self._admit()
         with self._operation():
             _require(turn < len(self._heads), "go_back() needs an earlier turn")
-            self._leave()
             head = self._heads[turn]
-            new = [*head.calls.messages(results), *([{"role": "user", "content": said}] if said else [])]
+            self._leave(returns=self._is_beside or head.is_beside)
+            new = [*head.calls.settle(results), *([{"role": "user", "content": said}] if said else [])]
             _require(new, "go_back() needs something that the policy reads")
             base, previous = self._trace.ids_after(turn), head.line[: head.length]
-            edit = self._context.tokens.messages(base, previous, new, self._context.schemas)
-            self._take_line([*previous, *new], self._context.schemas)
+            edit = self._context.tokens.messages(base, previous, new, head.tools)
+            self._worlds, self._is_beside = head.worlds, head.is_beside
+            self._take_line([*previous, *new], head.tools)
             self._trace.turns[-1].marks.append(Mark(kind=MarkKind.WENT_BACK, detail=f"to turn {turn + 1}"))
             self._reopen(edit.applied_to(base))
 
     async def aside(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int | None
     ) -> Aside:
-        """Let the policy answer a conversation beside this one. It is in no segment, unless `tell` is given it.
+        """Let the policy answer a conversation beside this one. It is in no segment.
 
         It is no longer than a sample may be. Raises TrajectoryOver where it does not fit, as where `tell` does not.
         """
@@ -343,12 +358,23 @@ class Turns:
             completion = await asked(self._policy, list(prompt), max_tokens=min(most), turn=turn)
             return Aside(await tokens.parse(completion.ids, tools), prompt, completion)
 
-    async def call(self, name: str, arguments: dict[str, Any], *, position: int | None = None) -> tuple[Shown, bool]:
+    def unshowable(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        """Why a conversation cannot be rendered; empty if it can be."""
+        try:
+            self._context.tokens.prompt(messages, tools)
+        except Exception as error:  # the template's boundary: it may refuse any conversation
+            return f"the chat template of the policy refuses this conversation: {type(error).__name__}: {error}"[:500]
+        return ""
+
+    async def call(
+        self, name: str, arguments: dict[str, Any], *, of: tuple[int, int] | None = None
+    ) -> tuple[Shown, bool]:
         """Send a call that a program makes, at any time and beside others, and record it at once.
 
         Args:
             name: The exposed name.
-            position: Of the last turn's call that it is, where the program says so.
+            of: The turn and the position of the call that it is, where the program says so; the turn is below 0 for an
+                `aside`.
 
         Returns:
             What the program is given, and whether it is an error.
@@ -357,9 +383,14 @@ class Turns:
             raise TrajectoryOver
         if not self._heads:
             return Shown(text="Not called: the model has not been asked yet."), True
-        turn = self._trace.turns[-1]
+        turn, last = self._trace.turns[-1], len(self._heads) - 1
+        at, position = of or (None, None)
+        numbers = range(last, -1, -1) if at is None else range(max(at, 0), at + 1)
+        # Beside another conversation, earlier turns may have calls to make. The last turn records what no turn wrote.
+        found = (each for each in numbers if self._heads[each].calls.awaits(name, arguments, position))
+        number = next(found, last)
         try:
-            return await self._heads[-1].calls.make(name, arguments, position)
+            return await self._heads[number].calls.make(name, arguments, position if at in (None, number) else -1)
         except GatewayError as error:
             self.failure = error
             raise
@@ -368,15 +399,16 @@ class Turns:
             if not self.is_busy:  # the method that is under way hands over
                 self._hand_over()
 
-    def asked_again(self) -> None:
-        """The program has asked again for the last answer: calls of it that were made give their results once more."""
-        if self._heads:
-            self._heads[-1].calls.asked_again()
+    def asked_again(self, turn: int) -> None:
+        """The program has asked again for a turn's answer: calls of it that were made give their results once more."""
+        if turn >= 0:
+            self._heads[turn].calls.asked_again()
 
     def note_end(self, problem: str) -> None:
         """Record what a program ended with; its trajectory is scored."""
         self.check()
         self._trace.turns[-1].marks.append(Mark(kind=MarkKind.PROGRAM_ENDED, detail=problem))
+        self._unanswered = False  # an error is not an answer
         self._hand_over()
 
     async def begin(self) -> None:
@@ -395,10 +427,14 @@ class Turns:
         """Refuse every later call, and record the messages that no generation reads."""
         self.is_over = True
         self._leave()
+        for head in self._heads:
+            head.calls.settle({})
 
     @property
     def ending(self) -> StopReason:
         """The stop reason if the agent returns now."""
+        if self._unanswered and not self._calls and self._trace.turns[-1].finish_reason is FinishReason.LENGTH:
+            return StopReason.TOKEN_LIMIT  # the program's own
         is_answer = self._unanswered and not self._calls and self._user is None
         return StopReason.ANSWERED if is_answer else StopReason.AGENT_ENDED
 
@@ -483,15 +519,21 @@ class Turns:
     def _note_head(self, line: list[Message], parsed: Parsed) -> None:
         """Record a turn of a program's, with its calls, which may be made from now on."""
         line.append(assistant_message(parsed))
-        calls = OutsideCalls(
-            self._trace, self._session, self._context, parsed.calls, worlds=self._worlds, own=self._own
-        )
-        self._heads.append(_Head(line, len(line), calls))
+        tools, worlds = self._context.schemas, self._worlds
+        own = {str(tool["function"]["name"]) for tool in tools} - worlds.keys()
+        calls = OutsideCalls(self._trace, self._session, self._context, parsed.calls, worlds=worlds, own=own)
+        self._heads.append(_Head(line, len(line), calls, tools, worlds, self._is_beside))
 
-    def _leave(self) -> None:
-        """Record the messages that no generation reads."""
-        if self._heads and not self._heads[-1].calls.is_settled:
-            self._pending = self._heads[-1].calls.settle({})
+    def _leave(self, results: Mapping[int, str] = _NO_RESULTS, *, returns: bool = False) -> None:
+        """Record the messages that no generation reads.
+
+        Args:
+            results: As in `hear`.
+            returns: Whether the last turn may be taken up again, with the calls that are still to be made.
+        """
+        last = self._heads[-1].calls if self._heads else None
+        if last is not None and not last.is_settled and not last.is_logged:
+            self._pending = last.messages() if returns and not results else last.settle(results)
         self._log(self._pending)
         self._pending = []
 
@@ -508,16 +550,6 @@ class Turns:
         check_context(self._trace)
         self._trace.open(ids)
 
-    def _adopt(self, aside: Aside) -> None:
-        """Make a generation beside the conversation a turn of it, in a segment of its own."""
-        check_context(self._trace)
-        self._trace.open(list(aside.prompt_ids))
-        edit = self._context.tokens.completion(self._trace.context, aside.completion.ids)
-        mask = self._context.environment.thinking.loss is ThinkingLoss.MASK
-        self._trace.add_completion(aside.completion, aside.parsed, edit, mask_thinking=mask)
-        self._note_head([], aside.parsed)
-        self._leave()
-
 
 def _is_unicode(text: str) -> bool:
     try:
@@ -533,7 +565,9 @@ def _require(holds: object, otherwise: str) -> None:
         raise AgentError(otherwise)
 
 
-async def sample(trace: Trace, policy: Policy, context: Context, filters: Filters | None, *, most: int) -> Parsed:
+async def sample(
+    trace: Trace, policy: Policy, context: Context, filters: Filters | None, *, most: int, ends: bool = True
+) -> Parsed:
     """Generate once, append the ids exactly as sampled, and apply the filters.
 
     The trajectory ends with a generation that was aborted or exceeded its time, and with one that the length limit cut
@@ -542,6 +576,7 @@ async def sample(trace: Trace, policy: Policy, context: Context, filters: Filter
     Args:
         filters: None for a summary, which is no turn that they are about.
         most: the most tokens of this turn.
+        ends: whether an answer that `most` cuts ends the trajectory, as one does that the engine cuts.
     """
     thinking, tokens = context.environment.thinking, context.tokens
     began_at, began = time.time(), context.clock.time()
@@ -569,6 +604,6 @@ async def sample(trace: Trace, policy: Policy, context: Context, filters: Filter
         trace.stop_reason = StopReason.ABORTED
     elif is_time_over():
         trace.stop_reason = trace.stop_reason or StopReason.TIME_LIMIT
-    elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls:
+    elif completion.finish_reason is FinishReason.LENGTH and not parsed.calls and (ends or len(completion.ids) < most):
         trace.stop_reason = trace.stop_reason or StopReason.TOKEN_LIMIT
     return parsed

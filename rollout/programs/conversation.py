@@ -13,6 +13,8 @@ from rollout.types import Message
 
 MODEL, SMALL = "policy", "policy-small"
 """Names of models. The second is for what a program asks beside its conversation."""
+TRAIN = "mcp-rollout-train"
+"""A header, or a key of `metadata`: what is asked beside the conversation is trained."""
 _MOST_CHANGES = 1000
 """Characters."""
 
@@ -36,6 +38,8 @@ class Answer:
     text: str
     thinking: str = ""
     calls: tuple[AnsweredCall, ...] = ()
+    is_cut: bool = False
+    """Whether a limit ended it."""
     prompt_tokens: int = 0
     sampled_tokens: int = 0
 
@@ -79,15 +83,21 @@ class Asked:
 
     Args:
         messages: One system message at most, and first; `content` is text, `arguments` of calls are JSON text.
-        tools: OpenAI-style, with flat names.
+        tools: OpenAI-style, with flat names: those that `tool_choice` leaves.
+        offered: All tools.
         model: The model's name as the program gives it.
+        most_calls: The most calls of the answer; None for any number.
+        labels: `metadata` and headers.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]]
+    offered: Sequence[Mapping[str, Any]]
     model: str
     stream: bool
     max_tokens: int | None
+    most_calls: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -98,6 +108,8 @@ class Waiting:
     told: Told
     done: anyio.Event = field(default_factory=anyio.Event)
     outcome: Answer | Refusal | None = None
+    turn: int = -1
+    """Which it was answered by; below 0 for none of the trace's."""
 
     def is_repeated_by(self, told: Told, messages: Sequence[Message]) -> bool:
         """Whether a request is this one again, perhaps with the part of the answer that arrived."""

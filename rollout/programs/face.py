@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -189,10 +189,12 @@ class _Exchange:
             problem = str(error) if isinstance(error, Unreadable) else f"the request is malformed: {error!r}"
             seat.refused = problem
             return self._document(400, dialect.error(Refusal(problem)))
-        waiting, had = seat.ask(asked)
+        labels = {**asked.labels, **dict(request.headers)}
+        waiting, had = seat.ask(replace(asked, labels=labels))
         with anyio.move_on_after(self.placed.events_s if asked.stream else None):
             await self._done(waiting, request)
         if isinstance(waiting.outcome, Refusal):
+            seat.refused = seat.refused if seat.over else waiting.outcome.problem
             return self._document(400, dialect.error(waiting.outcome))
         if isinstance(waiting.outcome, Answer) and not asked.stream:
             return self._document(200, dialect.document(waiting.outcome.without(had), body))

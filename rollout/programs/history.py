@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -31,9 +31,9 @@ class Kind(StrEnum):
     BRANCH = "branch"
     """It goes on after an earlier answer: what came after that was dropped."""
     REWRITTEN = "rewritten"
-    """The program rewrote its beginning: a summary, other tools, another system message."""
+    """The program rewrote it: a summary, other tools, another system message."""
     BESIDE = "beside"
-    """Another conversation, such as one for a title."""
+    """Another conversation, such as one for a title or of a sub-agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Place:
     """The turn whose answer is the last that is kept."""
     known: int = 0
     """Number of the request's messages up to that answer."""
+    is_beside: bool = False
+    """Whether it goes on with a conversation of turns beside the program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,18 @@ class Told:
 
     messages: tuple[Key, ...]
     tools: Key
-    opening: Key | None
-    """Of the first message of a user."""
+    """Of the tools that the policy is shown."""
+    offered: Key
+    """Of all tools."""
+    turns: frozenset[int]
+    """The turns whose calls it has."""
+
+    def is_start_of(self, other: Told) -> bool:
+        return other.messages[: len(self.messages)] == self.messages
 
     def begins(self, other: Told) -> bool:
         """Whether the other one continues it, with the same tools."""
-        return self.tools == other.tools and other.messages[: len(self.messages)] == self.messages
+        return self.tools == other.tools and self.is_start_of(other)
 
 
 class CallIds:
@@ -64,27 +72,35 @@ class CallIds:
 
     def __init__(self, trajectory: str) -> None:
         self._prefix = f"call_{trajectory[:8]}_"
+        self._given: dict[str, tuple[int, int]] = {}
 
     def of(self, turn: int, position: int) -> str:
-        return f"{self._prefix}{turn}_{position}"
+        """A new id. Turns below 0 are in no segment."""
+        id = f"{self._prefix}{turn}_{position}"
+        self._given[id] = turn, position
+        return id
 
-    def position(self, id: str, turn: int) -> int | None:
-        """The position of a call of this turn; None for any other id."""
-        of, _, position = id.removeprefix(self._prefix).rpartition("_")
-        return int(position) if self.are_ours([id]) and of == str(turn) and position.isdecimal() else None
+    def place(self, id: str | None) -> tuple[int, int] | None:
+        """The turn and the position of a call; None for an id that is not of here."""
+        return self._given.get(id or "")
 
-    def are_ours(self, ids: Sequence[str]) -> bool:
-        return bool(ids) and all(id.startswith(self._prefix) for id in ids)
+    def is_forged(self, id: str) -> bool:
+        return id.startswith(self._prefix) and id not in self._given
 
-    def told(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Told:
-        keys = tuple(map(self.key, messages))
-        opening = next((key for key, each in zip(keys, messages, strict=True) if each["role"] == "user"), None)
-        return Told(keys, _digest(tools), opening)
+    def told(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        offered: Sequence[Mapping[str, Any]],
+    ) -> Told:
+        ids = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
+        turns = frozenset(self._given[id][0] for id in ids if id in self._given)
+        return Told(tuple(map(self.key, messages)), _digest(tools), _digest(offered), turns)
 
     def key(self, message: Message) -> Key:
         calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
         ids: Any = [id for id, _ in calls]
-        if not self.are_ours(ids):
+        if any(id not in self._given for id in ids):
             ids = [(id, function["name"], comparable(arguments_of(function["arguments"]))) for id, function in calls]
         return _digest([message["role"], message["content"], ids, message.get("tool_call_id")])
 
@@ -93,31 +109,44 @@ class History:
     """The turns of a program, each with the conversation that ended in it."""
 
     def __init__(self) -> None:
-        self._told: list[Told | None] = []
-        self._openings: set[Key | None] = set()
+        self._told: list[Told] = []
+        self._opening: Told | None = None
+        self._beside: set[int] = set()
 
-    def place(self, told: Told, messages: Sequence[Message], ids: CallIds) -> Place:
+    @property
+    def beside(self) -> int:
+        """Number of turns beside the conversation."""
+        return len(self._beside)
+
+    def place(self, told: Told, messages: Sequence[Message]) -> Place:
         """What a request continues, which is not a repetition."""
-        if not self._told:
+        if self._opening is None:
             return Place(Kind.OPENING)
+        turns = set(told.turns)
         for turn in range(len(self._told) - 1, -1, -1):
             before = self._told[turn]
-            if before is None or not before.begins(told):
+            if not before.is_start_of(told):
                 continue
-            known = len(before.messages)
+            known, kind = len(before.messages), Kind.EXTENSION if turn == len(self._told) - 1 else Kind.BRANCH
             # An answer of another model's in between can only be rendered.
-            if messages[known:] and all(message["role"] != "assistant" for message in messages[known:]):
-                return Place(Kind.EXTENSION if turn == len(self._told) - 1 else Kind.BRANCH, turn, known)
-        is_ours = any(
-            ids.are_ours([call["id"] for call in message.get("tool_calls") or ()]) for message in messages
-        ) or (told.opening is not None and told.opening in self._openings)
-        return Place(Kind.REWRITTEN if is_ours else Kind.BESIDE)
+            is_new = messages[known:] and all(message["role"] != "assistant" for message in messages[known:])
+            if before.tools == told.tools and is_new:
+                return Place(kind, turn, known, turn in self._beside)
+            turns.add(turn)
+        # After a summary there is no call of ours: the program begins as it began, with the tools of then.
+        begins_again = self._opening.offered == told.offered and self._opening.is_start_of(told)
+        own = {turn for turn in turns if turn >= 0}
+        if begins_again or own:
+            return Place(Kind.REWRITTEN, is_beside=not begins_again and own <= self._beside)
+        return Place(Kind.BESIDE)
 
-    def answered(self, told: Told | None) -> None:
-        """Note a turn, with the conversation that ended in it; None for one that nothing can continue."""
-        self._told.append(told)
-        if told is not None:
-            self._openings.add(told.opening)
+    def answered(self, told: Told, answer: Key, *, begins: bool, is_beside: bool) -> None:
+        """Note a turn, which answers this conversation."""
+        if begins:
+            self._opening = told
+        if is_beside:
+            self._beside.add(len(self._told))
+        self._told.append(replace(told, messages=(*told.messages, answer)))
 
 
 def arguments_of(text: str, otherwise: str = "arguments") -> dict[str, Any]:

@@ -11,26 +11,23 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from rollout.errors import AgentError
-from rollout.loop.turns import Aside, TrajectoryOver, Turns
-from rollout.programs.conversation import SMALL, Answer, AnsweredCall, Asked, Refusal, Waiting
+from rollout.loop.turns import TrajectoryOver, Turns
+from rollout.programs.conversation import SMALL, TRAIN, Answer, AnsweredCall, Asked, Refusal, Waiting
 from rollout.programs.dialects.dialect import call
 from rollout.programs.history import CallIds, History, Kind, Place, arguments_of
 from rollout.trace.record import StopReason
-from rollout.types import Message, Parsed, Shown
+from rollout.types import FinishReason, Message, Parsed, Shown
 
 MOST_WAITING = 16
 """Requests of one trajectory that wait for their turn; a further one is refused."""
 MOST_ASIDES = 64
 """Requests beside the conversation, each of which is sampled; a further one is refused."""
-_QUOTED = 32
-"""Characters of a text from which on its return is no coincidence."""
 _UNNAMED = "unreadable_call"
 """What a call is called of which not even the name could be read."""
 
@@ -47,12 +44,13 @@ class Seat:
         self._send, self._receive = anyio.create_memory_object_stream[Waiting](math.inf)
         self._open: deque[Waiting] = deque()
         """Those that wait, and the one that is being answered."""
+        self._answers: list[Answer] = []
+        """By turn."""
         self._answered: deque[Waiting] = deque(maxlen=1)
         self._besides: deque[Waiting] = deque(maxlen=4)
         """The last ones, which a program may repeat."""
-        self._asides: list[Aside | None] = []
-        """Generations beside the conversation; None for those that became turns of it."""
-        self._worlds: dict[str, str] = {}
+        self._asides = 0
+        """Answers beside the conversation that are in no segment."""
         self.over = ""
         """Why there is no further answer; empty while there is."""
         self.refused = ""
@@ -73,6 +71,8 @@ class Seat:
                 waiting.outcome = await self._answer(waiting)
                 self._open.remove(waiting)
                 waiting.done.set()
+                if self._turns.is_over:  # a limit has cut the answer
+                    raise TrajectoryOver
         finally:
             self.close()
 
@@ -103,98 +103,111 @@ class Seat:
             What is answered, perhaps for an earlier request that this one repeats; and the part of the answer that the
             program has already.
         """
-        told = self._ids.told(asked.messages, asked.tools)
+        told = self._ids.told(asked.messages, asked.tools, asked.offered)
         for earlier in (*self._open, *self._answered, *self._besides):
             if earlier.is_repeated_by(told, asked.messages):
-                if earlier in self._answered:
-                    self._turns.asked_again()
+                self._turns.asked_again(earlier.turn)
                 return earlier, next(iter(asked.messages[len(earlier.told.messages) :]), None)
         waiting = Waiting(asked=asked, told=told)
-        if self.over or len(self._open) > MOST_WAITING:
-            full = Refusal(f"{MOST_WAITING} requests of this trajectory wait already")
-            waiting.outcome = self.refusal if self.over else full
+        problem = self._problem(asked)
+        if self.over or problem:
+            waiting.outcome = self.refusal if self.over else Refusal(problem)
             waiting.done.set()
         else:
             self._open.append(waiting)
             self._send.send_nowait(waiting)
         return waiting, None
 
+    def _problem(self, asked: Asked) -> str:
+        """Why a request that repeats none is not taken; empty if it is."""
+        ids = [each["id"] for message in asked.messages for each in message.get("tool_calls") or ()]
+        forged = [id for id in (*ids, asked.labels.get(TRAIN, "")) if self._ids.is_forged(id)]
+        train = asked.labels.get(TRAIN, "true")
+        if len(self._open) > MOST_WAITING:
+            return f"{MOST_WAITING} requests of this trajectory wait already"
+        if forged:
+            return f"no answer here has a call of the id {forged[0]!r:.80}"
+        if train.lower() != "true" and self._ids.place(train) is None:
+            return f"{TRAIN} is {train!r:.80}, which is neither true nor the id of a call of this trajectory"
+        if asked.messages[-1]["role"] == "assistant":
+            return "the last message is an assistant's: an answer that is begun is not continued here"
+        return ""
+
     async def _answer(self, waiting: Waiting) -> Answer | Refusal:
-        asked = waiting.asked
-        place = self._history.place(waiting.told, asked.messages, self._ids)
-        if place.kind is Kind.BESIDE and self._quoted_in(asked.messages):
-            place = Place(Kind.REWRITTEN)
-        is_toolless = place.kind is Kind.OPENING and self.tools and not asked.tools
-        if place.kind is Kind.BESIDE or asked.model == SMALL or is_toolless:
+        asked, told = waiting.asked, waiting.told
+        place = self._history.place(told, asked.messages)
+        names = TRAIN in asked.labels or any(map(self._ids.place, asked.labels.values()))
+        is_toolless = place.kind is Kind.OPENING and self.tools and not asked.offered
+        is_aside = asked.model == SMALL or is_toolless or (place.kind is Kind.BESIDE and not names)
+        is_beside = place.is_beside or place.kind is Kind.BESIDE
+        if (is_aside or is_beside) and self._asides + self._history.beside >= MOST_ASIDES:
+            return Refusal(f"{MOST_ASIDES} requests beside the conversation were answered already")
+        is_told = not is_aside and place.kind in (Kind.EXTENSION, Kind.BRANCH)
+        new, known = asked.messages[place.known :], asked.messages[place.known - 1]
+        if is_told and not (known.get("tool_calls") or any(message["content"] for message in new)):
+            return Refusal("the new messages are empty: there is nothing to answer")
+        if not is_told and (problem := self._turns.unshowable(_rendered(asked.messages), asked.tools)):
+            return Refusal(problem)
+        if is_aside:
             return await self._beside(waiting)
         await self._take(place, asked)
         parsed = await self._turns.generate(max_tokens=asked.max_tokens)
-        answer = self._answer_of(parsed, self._turns.taken - 1, *self._turns.usage)
+        answer = self._answer_of(parsed, asked, self._turns.taken - 1, *self._turns.usage)
         calls = [call(each.id, each.name, each.arguments) for each in answer.calls]
-        message = {"role": "assistant", "content": answer.text, "tool_calls": calls}
-        told = replace(waiting.told, messages=(*waiting.told.messages, self._ids.key(message)))
-        self._history.answered(told)
-        self._answered.append(waiting)
+        key = self._ids.key({"role": "assistant", "content": answer.text, "tool_calls": calls})
+        self._history.answered(told, key, begins=place.kind is Kind.OPENING, is_beside=is_beside)
+        self._answers.append(answer)
+        waiting.turn = self._turns.taken - 1
+        (self._besides if is_beside else self._answered).append(waiting)
         return answer
 
     async def _take(self, place: Place, asked: Asked) -> None:
         """Bring the trajectory's conversation to where the request is."""
         messages = asked.messages
-        if place.kind in (Kind.OPENING, Kind.REWRITTEN):
-            self._worlds = _worlds(asked.tools, self.tools)
-            if place.kind is Kind.OPENING:
-                self._check_tools(asked)
-            quoted = self._quoted_in(messages) if place.kind is Kind.REWRITTEN else []
-            for aside in quoted:
-                self._asides[self._asides.index(aside)] = None
-                self._history.answered(None)
-            why = f"{len(messages)} messages, {len(asked.tools)} tools"
-            await self._turns.tell(_rendered(messages), asked.tools, worlds=self._worlds, why=why, asides=quoted)
-            return
-        results: dict[int, str] = {}
+        results: dict[int, dict[int, str]] = {}
         said: list[str] = []
         for message in messages[place.known :]:
-            position = self._ids.position(str(message.get("tool_call_id")), place.turn)
-            if position is None:
-                said.append(str(message["content"]))
+            made = self._ids.place(message.get("tool_call_id"))
+            if made is not None and place.turn in (made[0], -1):
+                results.setdefault(made[0], {})[made[1]] = str(message["content"])
             else:
-                results[position] = str(message["content"])
+                said.append(str(message["content"]))
         text = "\n\n".join(filter(None, said))
         if place.kind is Kind.EXTENSION:
-            told = self._answered[-1].outcome
-            changed = told.changed_to(messages[place.known - 1]) if isinstance(told, Answer) else ""
-            await self._turns.hear(results, text, changed=changed)
+            changed = self._answers[place.turn].changed_to(messages[place.known - 1])
+            await self._turns.hear(results.get(place.turn, {}), text, changed=changed)
+        elif place.kind is Kind.BRANCH:
+            await self._turns.go_back(place.turn, results.get(place.turn, {}), text)
         else:
-            await self._turns.go_back(place.turn, results, text)
+            if place.kind is Kind.OPENING:
+                self._check_tools(asked)
+            await self._turns.tell(
+                _rendered(messages),
+                asked.tools,
+                worlds=_worlds(asked.tools, self.tools),
+                why=f"{len(messages)} messages, {len(asked.tools)} tools",
+                results=results,
+                is_beside=place.is_beside or place.kind is Kind.BESIDE,
+            )
 
     def _check_tools(self, asked: Asked) -> None:
-        missing = self.tools.keys() - self._worlds.values()
+        missing = self.tools.keys() - _worlds(asked.offered, self.tools).values()
         if missing:
             problem = f"the program began without the world's tools: it lacks {', '.join(sorted(missing))}"
-            raise AgentError(f"{problem}; it has {', '.join(_names(asked.tools)) or 'none'}")
+            raise AgentError(f"{problem}; it has {', '.join(_names(asked.offered)) or 'none'}")
 
-    async def _beside(self, waiting: Waiting) -> Answer | Refusal:
+    async def _beside(self, waiting: Waiting) -> Answer:
         asked = waiting.asked
-        if len(self._asides) >= MOST_ASIDES:
-            return Refusal(f"{MOST_ASIDES} requests beside the conversation were answered already")
         aside = await self._turns.aside(_rendered(asked.messages), asked.tools, max_tokens=asked.max_tokens)
-        self._asides.append(aside)
+        self._asides += 1
         self._besides.append(waiting)
-        sampled = len(aside.completion.ids)
-        return self._answer_of(aside.parsed, -len(self._asides), len(aside.prompt_ids), sampled)
+        said = aside.completion
+        is_cut = said.finish_reason is not FinishReason.STOP
+        return self._answer_of(aside.parsed, asked, -self._asides, len(aside.prompt_ids), len(said.ids), is_cut)
 
-    def _quoted_in(self, messages: Sequence[Message]) -> list[Aside]:
-        """The generations beside the conversation whose text the messages have, and that are no turns yet."""
-        texts = [str(message["content"]) for message in messages]
-        return [
-            aside
-            for aside in self._asides
-            if aside is not None
-            and len(said := aside.parsed.content.strip()) >= _QUOTED
-            and any(said in text for text in texts)
-        ]
-
-    def _answer_of(self, parsed: Parsed, turn: int, read: int, sampled: int) -> Answer:
+    def _answer_of(self, parsed: Parsed, asked: Asked, turn: int, read: int, sampled: int, is_cut: bool) -> Answer:
+        shown, is_free = _names(asked.tools), len(asked.tools) == len(asked.offered)
+        written = [(at, call) for at, call in enumerate(parsed.calls) if is_free or call.name in shown]
         calls = [
             AnsweredCall(
                 id=self._ids.of(turn, at),
@@ -202,12 +215,13 @@ class Seat:
                 # A problem is no JSON either, and programs tell the policy what they were given.
                 arguments=call.problem or call.as_text or json.dumps(call.arguments, ensure_ascii=False),
             )
-            for at, call in enumerate(parsed.calls)
+            for at, call in written[: asked.most_calls]
         ]
         return Answer(
             text=parsed.content,
             thinking=parsed.thinking,
             calls=tuple(calls),
+            is_cut=is_cut,
             prompt_tokens=read,
             sampled_tokens=sampled,
         )
@@ -219,12 +233,13 @@ class Seat:
 
         It goes on where the program gives its request up: it may have taken effect.
         """
-        position = None if id is None else self._ids.position(id, self._turns.taken - 1)
+        if id is not None and self._ids.is_forged(id):
+            return Shown(text=f"Not called: no answer here has a call of the id {id!r:.80}."), True
         done, made = anyio.Event(), list[tuple[Shown, bool]]()
 
         async def make() -> None:
             try:
-                made.append(await self._turns.call(name, arguments, position=position))
+                made.append(await self._turns.call(name, arguments, of=self._ids.place(id)))
             except TrajectoryOver:
                 pass
             finally:

@@ -160,6 +160,12 @@ class MarkKind(StrEnum):
     """A program took the conversation up from an earlier turn; `detail` has its number."""
     REWRITTEN = "rewritten"
     """A program went on with another conversation, such as a summary, or with other tools; `detail` says what."""
+    RESULT_CHANGED = "result_changed"
+    """A program gave the policy another result of a call than the world gave; `detail` has both."""
+    RESULT_INVENTED = "result_invented"
+    """A program gave the policy a result of a call of the world's that it did not make; `detail` has it."""
+    BESIDE = "beside"
+    """The turn is of a conversation beside a program's own, such as a sub-agent's: no limit of turns counts it."""
     PROGRAM_ENDED = "program_ended"
     """A program ended with an error; `detail` has it, and the end of what it wrote."""
     COMPACTED = "compacted"
@@ -169,7 +175,7 @@ class MarkKind(StrEnum):
     """After the turn, the oldest ones were cut from the context; `detail` has the tokens before and after."""
 
 
-ORDINARY = frozenset({MarkKind.COMPACTED, MarkKind.OLDEST_CUT})
+ORDINARY = frozenset({MarkKind.COMPACTED, MarkKind.OLDEST_CUT, MarkKind.BESIDE})
 """Marks of what a strategy does; a summary that is none ends its trajectory, and the stop reason says so."""
 
 

@@ -73,6 +73,11 @@ class Turn:
         return any(mark.kind is MarkKind.COMPACTED for mark in self.marks)
 
     @property
+    def counts(self) -> bool:
+        """Whether the turn counts against limits: no summary, and not beside a program's conversation."""
+        return not any(mark.kind in (MarkKind.COMPACTED, MarkKind.BESIDE) for mark in self.marks)
+
+    @property
     def messages(self) -> int:
         """Number of chat messages of this turn: the policy's, its tool results, and what the user or agent said."""
         return 1 + len(self.tools) + (self.user is not None or bool(self.agent_message))
@@ -131,14 +136,12 @@ class Trace(Segment):
     """Ids that the next generation continues: prompt and response so far. Read-only for callers."""
     tool_calls: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     user_turns: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
-    summaries: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.context = self.prompt_ids + self.response_ids
         self._exempt_numbers()
         self.tool_calls = sum(len(turn.tools) for turn in self.turns)
         self.user_turns = sum(turn.user is not None for turn in self.turns)
-        self.summaries = sum(turn.is_summary for turn in self.turns)
 
     @classmethod
     def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:
@@ -178,9 +181,14 @@ class Trace(Segment):
         return [segment for segment in (*self.earlier, self) if segment.turns_sampled]
 
     @property
+    def summaries(self) -> int:
+        """Number of turns that are summaries."""
+        return sum(turn.is_summary for turn in self.turns)
+
+    @property
     def turns_taken(self) -> int:
-        """Number of turns without summaries, which count against no limit."""
-        return len(self.turns) - self.summaries
+        """Number of turns that count against limits."""
+        return sum(turn.counts for turn in self.turns)
 
     @property
     def sampled_anew(self) -> int:

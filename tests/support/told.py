@@ -23,6 +23,7 @@ from tool_formats import builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
 from gateway.leases.session import Session
+from rollout.engines.chat import ChatEngine
 from rollout.environment.task import Origin, Task
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
@@ -62,10 +63,12 @@ class Engine:
         texts, log = (self.asides, self.beside) if is_beside else (self.texts, self.log)
         text = texts[len(log)] if len(log) < len(texts) else "Nothing more."
         sampled = respelled(tokenizer, text, random.Random(self.seed * 1000 + len(log)))
-        sampled = [*sampled, tokenizer.convert_tokens_to_ids("<|im_end|>")][:max_tokens]
+        whole = [*sampled, tokenizer.convert_tokens_to_ids("<|im_end|>")]
+        sampled = whole[:max_tokens]
         log.append((read, list(sampled)))
         logprobs = [-0.25 - at / 1e4 for at in range(len(sampled))]
-        return Completion(ids=sampled, logprobs=logprobs, finish_reason=FinishReason.STOP)
+        reason = FinishReason.STOP if sampled == whole else FinishReason.LENGTH
+        return Completion(ids=sampled, logprobs=logprobs, finish_reason=reason)
 
 
 def desk(notes: list[tuple[str, float]]) -> dict[str, MCPServer]:
@@ -122,6 +125,18 @@ def differences(trace: Trace, log: Sequence[tuple[list[int], list[int]]]) -> int
     return wrong
 
 
+def generations(trace: Trace) -> list[tuple[list[int], list[int]]]:
+    """What the trace says that each turn read and sampled."""
+    found: list[tuple[list[int], list[int]]] = []
+    for segment in trace.segments:
+        whole, base = segment.prompt_ids + segment.response_ids, len(segment.prompt_ids)
+        for number in segment.turns_sampled:
+            spans = [span for span in segment.spans if span.turn == number and span.kind.is_sampled]
+            start, end = base + spans[0].start, base + spans[-1].end
+            found.append((whole[:start], whole[start:end]))
+    return found
+
+
 async def played(
     directory: Path,
     texts: Sequence[str],
@@ -133,6 +148,7 @@ async def played(
     servers: dict[str, MCPServer] | None = None,
     row: Task | None = None,
     trajectory: str = "a1b2c3d4e5",
+    chat: ChatEngine | None = None,
     **fields: Any,
 ) -> Played:
     """One trajectory of a program, with a real tokenizer.
@@ -140,14 +156,15 @@ async def played(
     Args:
         run: A function of the module `told`, as in `Function`.
         agent: The agent's section instead.
+        chat: A chat API in the engine's place.
     """
     from rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, notes = tokenizer_for("hermes"), list[tuple[str, float]]()
     model = engine or Engine(texts)
 
-    async def policy_for(_: Session) -> Policy:
-        return model
+    async def policy_for(session: Session) -> Policy:
+        return model if chat is None else await chat.policy(session, made, row or task(), Origin())
 
     worlds = servers or desk(notes)
     own = agent or {"use": "rollout.programs.program:Function", "with": {"use": f"told:{run}"}}
@@ -159,7 +176,7 @@ async def played(
             environment=made,
             gateway=gateway,
             policy_for=policy_for,
-            tokens=ContinuousTokens(builder_for("hermes", tokenizer), tokenizer, "hermes"),
+            tokens=chat.tokens() if chat else ContinuousTokens(builder_for("hermes", tokenizer), tokenizer, "hermes"),
             limits=limits or Limits(response_tokens=100_000),
             store=TraceStore(directory),
         )
@@ -325,17 +342,20 @@ async def withdrawing(offered: Offered) -> None:
 SUMMARY = "So far two plums are noted, and the answer is not given yet."
 
 
-async def compacting(offered: Offered, ask: str = "Summarise: ") -> None:
+async def compacting(offered: Offered, ask: str = "Summarise: ", train: bool = False) -> None:
     """Has its conversation summarised by another one, whose text it goes on with."""
+    named = {"metadata": {"mcp-rollout-train": "true"}} if train else {}
     async with conversing(offered) as talk:
         await talk.act(await talk.turn())
         asked = [{"role": "user", "content": ask + json.dumps(talk.messages)}]
-        title = await talk.post(messages=[{"role": "user", "content": "A title?"}], tools=[])
+        title = await talk.post(messages=[{"role": "user", "content": "A title?"}], tools=[], model="policy-small")
         assert title.status_code == 200
-        summary = await talk.post(messages=asked, tools=[], model="policy-small")
+        summary = await talk.post(messages=asked, tools=[], **named)
+        if summary.status_code != 200:
+            return
         said = summary.json()["choices"][0]["message"]["content"]
         talk.messages[1:] = [{"role": "user", "content": f"This session continues another: {said}"}]
-        await talk.act(await talk.turn())
+        await talk.act(await talk.turn(**named))
         await talk.turn()
 
 

@@ -8,13 +8,26 @@ from typing import cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Unreadable
-from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, check_format, function, text_of
+from rollout.programs.dialects.dialect import (
+    Dialect,
+    Event,
+    Json,
+    asked,
+    call,
+    check_fields,
+    check_format,
+    function,
+    text_of,
+)
 
 
 class Chat(Dialect):
     done = b"data: [DONE]\n\n"
 
     def read(self, body: Json) -> Asked:
+        check_fields(body, {"messages", "max_tokens", "max_completion_tokens", "response_format", "modalities"})
+        if body.get("modalities") not in (None, ["text"]):
+            raise Unreadable("answers are texts here: leave modalities out")
         check_format(body.get("response_format"), "response_format")
         messages = [_message(each) for each in cast("list[Json]", body["messages"])]
         tools = [_tool(each) for each in cast("list[Json]", body.get("tools") or [])]
@@ -29,13 +42,14 @@ class Chat(Dialect):
         delta = _said(answer) | {"content": answer.text}
         for at, each in enumerate(delta.get("tool_calls", ())):
             each["index"] = at
-        head = _head(body, "chat.completion.chunk")
-        yield "", {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        yield "", {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]}
-        yield "", {**head, "choices": [], "usage": _usage(answer)}
+        yield "", _chunk(body, delta)
+        yield "", _chunk(body, {}, _reason(answer))
+        if cast("Json", body.get("stream_options") or {}).get("include_usage"):
+            yield "", {**_head(body, "chat.completion.chunk"), "choices": [], "usage": _usage(answer)}
 
     def waiting(self, body: Json) -> Event:
-        return "", {**_head(body, "chat.completion.chunk"), "choices": []}
+        # With a choice: an ordinary loop reads that of each chunk.
+        return "", _chunk(body, {})
 
 
 def _message(given: Json) -> Json:
@@ -66,7 +80,12 @@ def _said(answer: Answer) -> Json:
 
 
 def _reason(answer: Answer) -> str:
-    return "tool_calls" if answer.calls else "stop"
+    return "length" if answer.is_cut else "tool_calls" if answer.calls else "stop"
+
+
+def _chunk(body: Json, delta: Json, reason: str | None = None) -> Json:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+    return {**_head(body, "chat.completion.chunk"), "choices": [choice]}
 
 
 def _head(body: Json, kind: str) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
@@ -15,13 +15,31 @@ Event = tuple[str, Json]
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MOST_MESSAGES = 10_000
 """Of one request, its calls counted too. Each takes some ten microseconds of the event loop."""
+_READ = frozenset(("model", "stream", "stream_options", "n", "tools", "tool_choice", "parallel_tool_calls"))
+"""Fields of every dialect that have an effect."""
+_IGNORED = frozenset(
+    (
+        *("temperature", "top_p", "top_k", "min_p", "seed"),
+        *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+        *("reasoning", "reasoning_effort", "thinking", "verbosity", "prediction", "max_tool_calls"),
+        *("user", "metadata", "client_metadata", "safety_identifier", "store", "service_tier", "speed"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control", "inference_geo"),
+    )
+)
+"""Sampling, which is the trainer's, and what changes no answer."""
+_SILENT: Mapping[str, Any] = {"truncation": "disabled", "logprobs": False, "top_logprobs": 0, "background": False}
+"""Values that ask for nothing, beside null and what is empty."""
+_KEPT = "conversations that are kept by the endpoint (send the whole input; store: false)"
 _REFUSED = {
     "stop": "stop sequences",
     "stop_sequences": "stop sequences",
-    "logit_bias": "logit_bias",
-    "prefill": "prefilled answers",
     "audio": "audio",
-    "previous_response_id": "conversations that are kept by the endpoint (send the whole input; store: false)",
+    "logprobs": "log-probabilities in answers",
+    "top_logprobs": "log-probabilities in answers",
+    "previous_response_id": _KEPT,
+    "conversation": _KEPT,
+    "functions": "functions outside of tools",
+    "function_call": "functions outside of tools",
 }
 
 
@@ -79,25 +97,71 @@ def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_toke
     Raises:
         Unreadable: it has what cannot be ignored.
     """
-    for key, what in _REFUSED.items():
-        if body.get(key):
-            raise Unreadable(f"{what} cannot be used in training: leave {key} out")
     if body.get("n") not in (None, 1):
         raise Unreadable("a trajectory has one answer to each request: leave n out")
-    if most_tokens is not None and (not isinstance(most_tokens, int) or most_tokens < 1):
+    if most_tokens is not None and (type(most_tokens) is not int or most_tokens < 1):
         raise Unreadable(f"{most_tokens!r} is not a number of tokens")
     _check(messages)
+    given = body.get("tool_choice") or "auto"
+    choice: Json = {"type": given} if isinstance(given, str) else given
+    is_single = choice.get("disable_parallel_tool_use") or body.get("parallel_tool_calls") is False
     return Asked(
         messages=_normalised(messages),
-        tools=tools,
+        tools=_chosen(choice, tools),
+        offered=tools,
         model=str(body.get("model", "")),
         stream=bool(body.get("stream")),
         max_tokens=most_tokens,
+        most_calls=1 if is_single else None,
+        labels=_texts(body, "client_metadata") | _texts(body, "metadata"),
     )
+
+
+def check_fields(body: Json, read: Collection[str]) -> None:
+    """Raises Unreadable where a request has a field that is not among those read and that cannot be ignored."""
+    for key in body.keys() - read - _READ - _IGNORED:
+        value, what = body[key], _REFUSED.get(key)
+        if value in (None, "", [], {}) or value == _SILENT.get(key):
+            continue
+        raise Unreadable(f"{what or f'the field {key:.80}'} cannot be used in training: leave {key:.80} out")
+
+
+def _texts(body: Json, key: str) -> dict[str, str]:
+    return {name: str(value) for name, value in cast("Json", body.get(key) or {}).items()}
+
+
+def _chosen(choice: Json, tools: Sequence[Json]) -> Sequence[Json]:
+    """The tools that a `tool_choice` leaves. Raises Unreadable where these do not express it."""
+    kind, names = choice["type"], [str(tool["function"]["name"]) for tool in tools]
+    must = kind != "auto"
+    match kind:
+        case "auto" | "none":
+            return tools if kind == "auto" else ()
+        case "function" | "tool":
+            names = [_name(choice)]
+        case "allowed_tools":
+            allowed = choice.get("allowed_tools", choice)
+            names, must = [_name(tool) for tool in allowed["tools"]], allowed.get("mode") != "auto"
+        case "required" | "any":
+            pass
+        case _:
+            raise Unreadable(f"tool_choice cannot be {kind!r:.80} here: leave it out")
+    left = [tool for tool in tools if tool["function"]["name"] in names]
+    if len(left) < len(set(names)):
+        raise Unreadable("tool_choice names a tool that is not offered")
+    if must and len(left) != 1:
+        raise Unreadable(f"tool_choice cannot demand a call of one of {len(left)} tools: name one, or let it be auto")
+    return left
+
+
+def _name(tool: Json) -> str:
+    return str(tool.get("function", tool)["name"])
 
 
 def _check(messages: Sequence[Json]) -> None:
     """Raises Unreadable where no policy can be shown the messages: vendors' endpoints refuse most of these as well."""
+    if not messages:
+        raise Unreadable("there is no message to answer: send one")
     open_calls: set[str] = set()
     count = len(messages)
     for message in messages:
@@ -139,11 +203,16 @@ def check_format(asked_for: Any, key: str) -> None:
         raise Unreadable(f"answers of the format {kind} are not sampled here: leave {key} out")
 
 
-def function(name: str, description: Any, parameters: Any) -> Json:
-    """A tool as chat templates take it."""
+def function(name: Any, description: Any, parameters: Any) -> Json:
+    """A tool as chat templates take it. Raises `Unreadable`."""
+    if not (isinstance(name, str) and name and isinstance(description or "", str)):
+        raise Unreadable("the name or the description of a tool is not a text")
+    parameters = parameters or {"type": "object"}
+    if not isinstance(parameters.get("properties") or {}, dict):
+        raise Unreadable(f"the parameters of {name:.80} are not a JSON schema of an object")
     return {
         "type": "function",
-        "function": {"name": name, "description": description or "", "parameters": parameters or {"type": "object"}},
+        "function": {"name": name, "description": description or "", "parameters": parameters},
     }
 
 

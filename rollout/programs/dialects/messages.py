@@ -6,13 +6,29 @@ from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal
-from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
+from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
+from rollout.programs.dialects.dialect import (
+    Dialect,
+    Event,
+    Json,
+    asked,
+    call,
+    check_fields,
+    check_format,
+    function,
+    text_of,
+)
 from rollout.programs.history import arguments_of
 
 
 class Messages(Dialect):
     def read(self, body: Json) -> Asked:
+        check_fields(body, {"messages", "system", "max_tokens", "context_management", "output_config"})
+        check_format(cast("Json", body.get("output_config") or {}).get("format"), "output_config.format")
+        edits = cast("list[Json]", cast("Json", body.get("context_management") or {}).get("edits") or [])
+        for kind in (str(edit["type"]) for edit in edits):
+            if not kind.startswith("clear_thinking"):  # which `thinking.context` decides
+                raise Unreadable(f"context_management cannot do {kind:.80} here: leave it out")
         messages: list[Json] = []
         if system := text_of(body.get("system")):
             messages.append({"role": "system", "content": system})
@@ -38,7 +54,7 @@ class Messages(Dialect):
         ]
         usage: Json = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.sampled_tokens}
         usage |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-        reason = "tool_use" if answer.calls else "end_turn"
+        reason = "max_tokens" if answer.is_cut else "tool_use" if answer.calls else "end_turn"
         head: Json = {
             "id": f"msg_{uuid4().hex}",
             "type": "message",

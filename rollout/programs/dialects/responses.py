@@ -8,13 +8,26 @@ from typing import Any, cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
-from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, check_format, function, text_of
+from rollout.programs.dialects.dialect import (
+    Dialect,
+    Event,
+    Json,
+    asked,
+    call,
+    check_fields,
+    check_format,
+    function,
+    text_of,
+)
 
 _SEPARATOR = "__"
 
 
 class Responses(Dialect):
     def read(self, body: Json) -> Asked:
+        check_fields(body, {"input", "instructions", "max_output_tokens", "text", "include"})
+        if "message.output_text.logprobs" in (body.get("include") or ()):
+            raise Unreadable("answers have no logprobs here: leave message.output_text.logprobs out of include")
         check_format(cast("Json", body.get("text") or {}).get("format"), "text.format")
         given: Any = body["input"]
         items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -29,10 +42,10 @@ class Responses(Dialect):
         return asked(body, messages, _tools(body), body.get("max_output_tokens"))
 
     def document(self, answer: Answer, body: Json) -> Json:
-        return _response(body, "completed", _items(answer, body), answer)
+        return _response(body, _status(answer), _items(answer, body), answer)
 
     def events(self, answer: Answer, body: Json) -> Iterator[Event]:
-        for number, (name, data) in enumerate(_events(_response(body, "completed", _items(answer, body), answer))):
+        for number, (name, data) in enumerate(_events(self.document(answer, body))):
             yield name, {"type": name, "sequence_number": number, **data}
 
     def waiting(self, body: Json) -> Event:
@@ -76,23 +89,26 @@ def _tools(body: Json) -> list[Json]:
     return found
 
 
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.is_cut else "completed"
+
+
 def _items(answer: Answer, body: Json) -> list[Json]:
     items: list[Json] = []
+    status = _status(answer)
     if answer.thinking:
         summary = [{"type": "summary_text", "text": answer.thinking}]
         items.append({"id": _id("rs"), "type": "reasoning", "summary": summary, "encrypted_content": "none"})
     if answer.text:
         content: list[Json] = [{"type": "output_text", "text": answer.text, "annotations": []}]
-        items.append(
-            {"id": _id("msg"), "type": "message", "status": "completed", "role": "assistant", "content": content}
-        )
+        items.append({"id": _id("msg"), "type": "message", "status": status, "role": "assistant", "content": content})
     spaces = [str(tool["name"]) for tool in cast("list[Json]", body.get("tools") or []) if tool["type"] == "namespace"]
     for each in answer.calls:
         space = next((one for one in spaces if each.name.startswith(one + _SEPARATOR)), None)
         name: Json = {"name": each.name}
         if space is not None:
             name = {"namespace": space, "name": each.name.removeprefix(space + _SEPARATOR)}
-        own: Json = {"id": _id("fc"), "type": "function_call", "status": "completed", "call_id": each.id}
+        own: Json = {"id": _id("fc"), "type": "function_call", "status": status, "call_id": each.id}
         items.append({**own, **name, "arguments": each.arguments})
     return items
 
@@ -104,8 +120,10 @@ def _response(body: Json, status: str, items: list[Json], answer: Answer | None)
     return {
         **{"id": _id("resp"), "object": "response", "created_at": int(time.time()), "model": body.get("model", "")},
         **{"status": status, "output": items, "usage": usage if answer is not None else None},
-        **{"parallel_tool_calls": True, "tool_choice": "auto", "tools": body.get("tools") or [], "error": None},
-        **{"incomplete_details": None, "instructions": None, "metadata": {}, "temperature": 1.0, "top_p": 1.0},
+        **{"parallel_tool_calls": body.get("parallel_tool_calls") is not False, "tools": body.get("tools") or []},
+        **{"tool_choice": body.get("tool_choice") or "auto", "error": None, "instructions": None, "metadata": {}},
+        **{"incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None},
+        **{"temperature": 1.0, "top_p": 1.0},
     }
 
 
@@ -131,7 +149,7 @@ def _events(response: Json) -> Iterator[Event]:
             done = {"arguments": item["arguments"], "name": item["name"]}
             yield "response.function_call_arguments.done", {**where, **done}
         yield "response.output_item.done", {"output_index": at, "item": item}
-    yield "response.completed", {"response": response}
+    yield f"response.{response['status']}", {"response": response}
 
 
 _EMPTY: dict[str, Json] = {

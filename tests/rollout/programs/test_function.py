@@ -98,14 +98,22 @@ async def test_an_answer_that_a_program_drops_leaves_the_ids_before_it(tmp_path:
     assert MarkKind.WENT_BACK in kinds(trace)[1]
 
 
-async def test_a_summary_that_comes_back_is_trained_and_a_title_is_not(tmp_path: Path) -> None:
-    made = await played(tmp_path, [THREE[0], "Plums", SUMMARY, note(), "Done."], run="compacting")
-    trace = made.trace
-    assert trace.failure is None
-    assert [turn.content for turn in trace.turns] == ["I note  it.", SUMMARY, "", "Done."]
-    assert [segment.turns_sampled for segment in trace.segments] == [[0], [1], [2, 3]]
-    assert told.differences(trace, [each for at, each in enumerate(made.engine.log) if at != 1]) == 0
-    assert trace.opening == 2 and len(made.notes) == 2
+@pytest.mark.parametrize("train", [False, True])
+async def test_what_is_asked_beside_the_conversation_is_trained_if_it_says_so_and_counts_as_no_turn(
+    tmp_path: Path, train: bool
+) -> None:
+    own = {"use": "told:compacting", "arguments": {"train": train}}
+    limits = Limits(response_tokens=100_000, assistant_turns=2)
+    texts = [THREE[0], "Plums", SUMMARY, note(), "Done."]
+    trace = (made := await played(tmp_path, texts, agent=agent(own), limits=limits)).trace
+    assert trace.failure is None and len(made.notes) == 2
+    said = ["I note  it.", SUMMARY, "", "Done."] if train else ["I note  it."]
+    assert [turn.content for turn in trace.turns] == said
+    assert [segment.turns_sampled for segment in trace.segments] == ([[0], [1], [2, 3]] if train else [[0]])
+    assert [MarkKind.BESIDE in marks for marks in kinds(trace)] == [False, True, True, True][: len(said)]
+    named = [0, 2, 3, 4] if train else [0]
+    assert told.differences(trace, [made.engine.log[at] for at in named]) == 0
+    assert trace.opening == 2 and trace.turns_taken == 1
 
 
 async def test_an_engine_that_fails_beside_the_conversation_is_an_engine_error(tmp_path: Path) -> None:
@@ -118,7 +126,7 @@ async def test_an_engine_that_fails_beside_the_conversation_is_an_engine_error(t
     assert made.trace.failure is not None and made.trace.failure.kind == "engine_error"
 
 
-async def test_a_summary_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
+async def test_an_answer_beside_the_conversation_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
     long = {"ask": "Summarise these notes. " * 40}
     agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:compacting", "arguments": long}}
     texts = [THREE[0], "Plums", SUMMARY, note(), "Done."]
@@ -130,8 +138,7 @@ async def test_a_summary_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> No
     read, said = (await within(10_000)).engine.log[2]
     room = len(read) + len(said) - 3
     made = await within(room)
-    assert made.engine.log[2] == (read, said[:-3]) and len(made.trace.segments) == 3
-    assert [len(each.prompt_ids + each.response_ids) for each in made.trace.segments][1] == room
+    assert made.engine.log[2] == (read, said[:-3]) and len(made.trace.segments) == 1
     made = await within(len(read))
     assert made.trace.failure is None and made.trace.stop_reason is StopReason.TOKEN_LIMIT
     assert len(made.engine.log) == 2 and len(made.trace.segments) == 1 and made.trace.reward is not None
@@ -198,7 +205,7 @@ async def test_a_streaming_program_gets_events_while_the_policy_samples(
     made = await played(tmp_path, (), engine=engine, agent=agent(own))
     assert made.trace.failure is None and made.trace.stop_reason is StopReason.ANSWERED
     first = told.SEEN[0]
-    assert first.get("type") == kind if kind else first["choices"] == []
+    assert first.get("type") == kind if kind else first["choices"][0]["delta"] == {}
     assert "Said." in json.dumps(told.SEEN[1:])
 
 
