@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from itertools import count
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -33,12 +32,14 @@ from gateway.remote.names import (
     OfferedServer,
 )
 from gateway.remote.outcome import HostError
+from gateway.transport.channel import numbers
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.http_answer import HttpAnswer, HttpFault
 from gateway.transport.http_connection import HttpConnections
 from gateway.transport.http_exchange import Exchanges
-from gateway.transport.messages import read_json
+from gateway.transport.messages import answers, read_json
 from gateway.transport.tool_definitions import first_fault
+from gateway.transport.unmatched import unmatched
 from gateway.types import ServerIdentity
 
 log = structlog.get_logger(__name__)
@@ -292,7 +293,6 @@ class Posts:
         self.redactor = Redactor(config.model_copy(update={"headers": written, "secrets": tuple(secrets)}))
         self._exchanges = Exchanges(config, connections=connections, direct=host.direct)
         self._exchanges.requests.learn(version=PROTOCOL)
-        self._numbers = count(1)
 
     async def post(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any]) -> tuple[HttpAnswer, Json]:
         """Send one request, once; returns the answer's head and its JSON, empty where it has none.
@@ -300,11 +300,11 @@ class Posts:
         An error in the JSON has no secrets any more; a result may have some.
 
         Raises:
-            HttpFault: there is no answer that can be read.
+            HttpFault: there is no answer that can be read, or what came answers another request.
         """
         message = {
             "jsonrpc": "2.0",
-            "id": next(self._numbers),
+            "id": (number := next(numbers)),
             "method": method,
             "params": {**params, "_meta": {**_ENVELOPE, **meta}},
         }
@@ -317,14 +317,27 @@ class Posts:
         try:
             while not answer.complete:
                 await connection.arrival()
+            message = _read(answer, number)
         finally:
             # Also when cut: the rest of this answer would be read as that of the connection's next request.
             connection.leave()
-        # A page of a proxy, for example; `RemoteHost` decides by the status alone.
-        if not answer.is_document:
-            return answer, {}
-        try:
-            message = read_json(answer.take())
-        except ValueError as error:
-            raise HttpFault(Broke.CONTENT, str(error)) from error
         return answer, {**message, "error": self.redactor.json(message["error"])} if "error" in message else message
+
+
+def _read(answer: HttpAnswer, number: int) -> Json:
+    """The response to the request of this number; empty for the page of a proxy, of which the status alone counts.
+
+    Raises:
+        HttpFault: it is another request's, and the connection is out of step.
+    """
+    if not answer.is_document:
+        return {}
+    try:
+        message = read_json(answer.take())
+    except ValueError as error:
+        raise HttpFault(Broke.CONTENT, str(error)) from error
+    # An error without an id is about the request that it came in answer to, as is a page that is no JSON-RPC.
+    if not answers(message, number) and unmatched(message) is None and (answer.status == 200 or "jsonrpc" in message):
+        answer.reusable = False
+        raise HttpFault(Broke.LINE, "the answer is another request's")
+    return message

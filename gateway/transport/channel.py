@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from itertools import count
+from secrets import randbelow
 
 import anyio
 from mcp import MCPError
@@ -33,8 +34,8 @@ _CANCEL_S = 5.0
 """How long handing over a cancellation may take."""
 
 
-_numbers = count(1 << 30)
-"""Of requests; above those of mcp's session, which shares the line and counts its own requests from 1."""
+numbers = count((1 << 30) + randbelow(1 << 29))
+"""Of requests: no two programs behind one proxy use the same; above those that mcp's session counts from 1."""
 
 
 class OwnChannel(ABC):
@@ -53,7 +54,7 @@ class OwnChannel(ABC):
         on_progress: ProgressFnT | None = None,
     ) -> Json:
         """As `Channel.send`."""
-        number = delivery.request_id = next(_numbers)
+        number = delivery.request_id = next(numbers)
         numbered = {"jsonrpc": "2.0", "id": number, **request}
         try:
             if isinstance(get_tracer_provider(), ProxyTracerProvider):  # this program traces nothing

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from gateway import Gateway, GatewayConfig
 from gateway.errors import GatewayError, ProtocolError
-from gateway.remote.names import CATALOGUE, CLOSE, EXTENSION, FAILURE, OPEN, OUTCOME_META, RENEW, VERSION
+from gateway.remote.names import CALL_META, CATALOGUE, CLOSE, EXTENSION, FAILURE, OPEN, OUTCOME_META, RENEW, VERSION
 
 pytestmark = pytest.mark.anyio
 TOKEN = "planted-token-0123456789"
@@ -65,9 +65,9 @@ class Host:
 
 @asynccontextmanager
 async def leasing(
-    lies: dict[str, Any], *, by_hosts: bool = False, **fields: Any
+    lies: dict[str, Any], *, by_hosts: bool = False, host_type: type[Host] = Host, **fields: Any
 ) -> AsyncIterator[tuple[Gateway, Host]]:
-    host = Host(lies)
+    host = host_type(lies)
     app = Starlette(routes=[Route("/mcp", host.answer, methods=["POST"])])
     async with listening(app) as address:
         entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}, **fields}
@@ -206,3 +206,33 @@ async def test_a_failure_without_the_fields_of_its_class_is_complete(fault: str)
     async with leasing({"tools/call": {"error": {"code": 1, "message": "m", "data": {FAILURE: failure}}}}) as (own, _):
         async with own.lease(trajectory="t", task=None, seed=0) as session:
             assert "the words of it" in (await session.call("x", {})).text
+
+
+class OutOfStep(Host):
+    """Answers every second request with the answer to the one before, as after a late duplicate on its connection."""
+
+    def __init__(self, lies: dict[str, Any]) -> None:
+        super().__init__(lies)
+        self.before: Response | None = None
+        self.calls = list[tuple[str, str]]()
+
+    async def answer(self, request: Request) -> Response:
+        asked = await request.json()
+        if asked["method"] == "tools/call":
+            text = asked["params"]["arguments"]["text"]
+            self.calls.append((asked["params"]["_meta"][CALL_META], text))
+            self._answers["tools/call"] = {"content": [{"type": "text", "text": text}]}
+        own, late = await super().answer(request), self.before
+        self.before = None if late is not None else own
+        return late or own
+
+
+async def test_an_answer_to_another_request_is_no_answer_and_the_call_keeps_its_key() -> None:
+    offer = {**HONEST[CATALOGUE], "idle_s": 60}  # without renewals in between
+    async with leasing({CATALOGUE: offer}, host_type=OutOfStep) as (gateway, host):
+        assert isinstance(host, OutOfStep)
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            for text in "abcdef":
+                assert (await session.call("x", {"text": text})).text == text
+    assert len(dict(host.calls)) == 6 and all(text == dict(host.calls)[key] for key, text in host.calls)
+    assert len(host.calls) > 6
