@@ -34,6 +34,8 @@ _MOST_DIGITS = 4000
 """Of an integer. Python's own limit for reading one is 4,300."""
 _LARGE = 256 << 10
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, which programs of .NET write before their first text."""
 
 
 def _count_values(text: bytes | bytearray) -> int:
@@ -79,7 +81,7 @@ def _parse_json(text: bytes | bytearray) -> tuple[Any, str]:
     except ValueError:
         if problem := _too_many_values(text, _MOST_REPAIRED):
             raise ValueError(problem) from None
-    long_integers = list[str]()
+    text, long_integers = bytes(text).removeprefix(_MARK), list[str]()
 
     def integer(digits: str) -> int | str:
         if len(digits) <= _MOST_DIGITS:
@@ -123,7 +125,7 @@ def read_line(line: bytes) -> Json | None:
 
     For an answer that cannot be parsed within bounds it is an error response.
     """
-    if line.lstrip()[:1] != b"{":
+    if line.removeprefix(_MARK).lstrip()[:1] != b"{":
         return None  # every message is an object; anything else is not worth a parser
     try:
         return _parse_json(line)[0]

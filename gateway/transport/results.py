@@ -54,6 +54,10 @@ def read_answer(raw: Mapping[str, Any], version: str) -> PlainResult | Returned:
     Raises:
         ValueError: it does not fit the protocol version.
     """
+    # Servers write optional fields as null, and leave out the content of a result that is structured.
+    raw = {name: value for name, value in raw.items() if value is not None}
+    if "structuredContent" in raw:
+        raw.setdefault("content", [])
     modern = version in MODERN_PROTOCOL_VERSIONS
     if (plain := _plain(raw)) is not None and (not modern or "resultType" in raw):
         return plain
