@@ -12,6 +12,7 @@ from typing import Annotated
 import anyio
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.text import Text
 
 from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, GatewayError, faults_of
@@ -31,10 +32,12 @@ from rollout.cli.options import (
 )
 from rollout.cli.output import Console
 from rollout.doctor.call_option import check_call_options, parse_call_option
-from rollout.doctor.examination import OnProgress, Options
+from rollout.doctor.examination import TOUCHES, OnProgress, Options
 from rollout.doctor.examine import examine
 from rollout.doctor.fix import write_fixed
+from rollout.doctor.permission import addresses_in
 from rollout.doctor.report import ServerReport
+from rollout.doctor.throwaway import on_copies
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks
 
@@ -48,7 +51,13 @@ Calls = Annotated[
     list[str] | None, typer.Option("--call", metavar="[SERVER/]TOOL=JSON", help="A call that probes may make.")
 ]
 AllowWrites = Annotated[
-    bool, typer.Option("--allow-writes", help="Probes may also write to servers behind a url or with credentials.")
+    bool, typer.Option("--allow-writes", hidden=True, help="Names nothing that may be written to: see --writes-to.")
+]
+WritesTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH|ADDRESS", help="Probes may write to this path, url or host:port; without, to copies alone."
+    ),
 ]
 AllowOutside = Annotated[
     bool, typer.Option("--allow-outside", help="Probes may call tools that reach the network or other processes.")
@@ -63,6 +72,7 @@ def doctor(
     chat_template: ChatTemplateFile = None,
     call: Calls = None,
     allow_writes: AllowWrites = False,
+    writes_to: WritesTo = None,
     allow_outside: AllowOutside = False,
     fix: Annotated[
         Path | None,
@@ -74,11 +84,12 @@ def doctor(
 ) -> int:
     """Find out whether servers can be trained against, and under which scope.
 
-    Stdio servers are probed on copies of their data, in processes that can write nowhere else. Exit status 0 where all
-    can, 1 where one cannot, 3 where the probes could not find out; the report then lists the options to add.
+    Stdio servers are probed on copies of their data, in processes that can neither write nor connect elsewhere. Exit
+    status 0 where all can, 1 where one cannot, 3 where the probes could not find out; the report then lists the options
+    to add.
     """
     options = Options(
-        allow_writes=allow_writes,
+        writes_to=named_places(writes_to, allow_writes=allow_writes),
         allow_outside=allow_outside,
         counter=load_counter(tokenizer, chat_template),
         at_a_time=at_a_time,
@@ -89,6 +100,13 @@ def doctor(
     if interrupted:
         return INTERRUPTED
     return 0 if fit else UNKNOWN if fit is None else UNFIT
+
+
+def named_places(writes_to: list[str] | None, *, allow_writes: bool) -> tuple[str, ...]:
+    """What `--writes-to` names; says so where `--allow-writes` alone, of earlier versions, names nothing."""
+    if allow_writes and not writes_to:
+        typer.echo("--allow-writes has no effect: name what may be written to with --writes-to", err=True)
+    return tuple(writes_to or ())
 
 
 def fitness(reports: Iterable[ServerReport]) -> bool | None:
@@ -116,7 +134,10 @@ def reported(
         update={"servers": {name: entry for name, entry in target.config.servers.items() if name in chosen}}
     )
     options = replace(
-        options, call_options=tuple(parse_call_option(text, chosen) for text in calls or ()), key=target.key
+        options,
+        call_options=tuple(parse_call_option(text, chosen) for text in calls or ()),
+        addresses=addresses_in(options.writes_to, target.config.servers.values()),
+        key=target.key,
     )
     if fix is not None and target.environment is not None:
         raise ConfigError(
@@ -178,7 +199,7 @@ def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
     """Shows on standard error what is being examined, where people read the output: drawn, or a line for each step."""
     console = Console(stderr=True)
     if as_json:
-        yield lambda _, __: None
+        yield lambda server, step: typer.echo(f"{server}: {step}", err=True) if step.startswith(TOUCHES) else None
         return
     if not console.is_terminal:
         yield lambda server, step: typer.echo(f"{server}: {step or 'examined'}", err=True)
@@ -191,7 +212,9 @@ def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
 
         def on_progress(server: str, step: str) -> None:
             under_way.pop(server, None)
-            if step:
+            if step.startswith(TOUCHES):
+                console.print(Text(f"{server}: {step}"))  # stays above the progress
+            elif step:
                 under_way[server] = step
             else:
                 done.add(server)
@@ -208,8 +231,9 @@ async def _task(environment: Environment) -> tuple[str, int] | None:
         return None
     config = environment.model_copy(update={"servers": {server: environment.servers[server]}})
     try:
-        async with Gateway(config, name="doctor") as gateway:
-            tasks = await environment_tasks(environment, gateway, "train", 1)
+        with on_copies(config) as copied:
+            async with Gateway(copied, name="doctor") as gateway:
+                tasks = await environment_tasks(environment, gateway, "train", 1)
     except (GatewayError, ConfigError):
         return None  # the report on that server explains the failure
     return (tasks[0].task, tasks[0].seed) if tasks else None

@@ -45,6 +45,10 @@ def _print_server(report: ServerReport, console: Console) -> None:
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
     grid.add_row("verdict", Text(report.verdict, "bold"))
+    if report.touches:
+        grid.add_row("touched", Text(report.touches))
+    if report.refused:
+        grid.add_row("refused", Text(f"it tried to reach {', '.join(report.refused)}"))
     for problem in report.problems:
         grid.add_row("unfit", Text(problem, "red"))
     if report.unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -11,15 +12,16 @@ import anyio
 import typer
 
 from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, raise_all
 from gateway.gateway import Gateway
 from gateway.types import ToolDefinition
-from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, fitness, reported
+from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, WritesTo, fitness, named_places, reported
 from rollout.cli.new_directory import new_directory
 from rollout.cli.options import Target, load_target
 from rollout.doctor.examination import Options
 from rollout.doctor.fix import write_fixed
-from rollout.doctor.report import Verdict
+from rollout.doctor.report import ServerReport, Verdict
+from rollout.doctor.throwaway import PREFIX, on_copies
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened
 
@@ -78,6 +80,7 @@ wrote {out}/{{servers.json,{name}.yaml,tasks.jsonl,reward.py}}. Put your tasks i
     data.train_files={out}/train.parquet data.val_files={out}/test.parquet actor_rollout_ref.model.path=MODEL \\
     actor_rollout_ref.rollout.multi_turn.tool_config_path={out}/tools.yaml \\
     actor_rollout_ref.rollout.custom.mcp.environments_dir={out}
+These play on your servers as {out}/servers.json has them: data outside of ${{lease.dir}} is your own.
 ENGINE is sglang or vllm; without a GPU it is cpu, and the command begins with VERL_PLATFORM=cpu."""
 
 app = typer.Typer(add_completion=False)
@@ -91,27 +94,34 @@ def init(
     ] = None,
     call: Calls = None,
     allow_writes: AllowWrites = False,
+    writes_to: WritesTo = None,
     allow_outside: AllowOutside = False,
 ) -> int:
     """Examine servers and write an environment with them, three tasks and a reward.
 
     The examination is that of `doctor`. Exit status 0 where all servers can be trained against as written, else 1 or 3
-    as of `doctor`.
+    as of `doctor`. A server that does not start is written as disabled.
     """
     out = out or Path(servers.stem)
     if out.exists():
         raise ConfigError("is there already", file=out, key="--out", remedy="name another directory")
-    target = load_target(str(servers), None)
+    target = load_target(str(servers), None, all_valid=False)
     if target.environment is not None:
         raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
-    options = Options(allow_writes=allow_writes, allow_outside=allow_outside)
+    options = Options(writes_to=named_places(writes_to, allow_writes=allow_writes), allow_outside=allow_outside)
     reports, interrupted = reported(target, options, calls=call)
     if interrupted:
         raise KeyboardInterrupt
     name = out.resolve().name
+    disabled = [report for report in reports if not report.tools]
+    if len(disabled) == len(reports):
+        found = [_fault(report, target) for report in disabled if report.server not in target.faults]
+        raise_all([*target.faults.values(), *found])
+        raise ConfigError("has no server", file=servers, key="SERVERS", remedy="add or enable one")
     with new_directory(out) as made:
         copy = made / "servers.json"
         changes = write_fixed(target.source, copy, target.key, reports)
+        changes += _disable(copy, target.key, [report.server for report in disabled])
         (made / f"{name}.yaml").write_text(_ENVIRONMENT)
         (made / "reward.py").write_text(_REWARD)
         examples = anyio.run(_examples, load_environment(made / f"{name}.yaml"), target)
@@ -132,9 +142,29 @@ def init(
     return {True: 0, False: 1, None: 3}[fit]
 
 
+def _fault(report: ServerReport, target: Target) -> ConfigError:
+    return ConfigError(report.problems[0], file=target.source, key=f"{target.key}.{report.server}")
+
+
+def _disable(copy: Path, key: str, names: Sequence[str]) -> list[str]:
+    """Disable servers in the copy, so that the environment does not need them; return one line for each."""
+    servers = data = json.loads(copy.read_text())
+    for part in key.split("."):
+        servers = servers[part]
+    for name in names:
+        servers[name]["disabled"] = True
+    copy.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+    return [f"{name}.disabled: true, since it does not start or has no tools" for name in names]
+
+
 async def _examples(environment: Environment, target: Target) -> list[dict[str, Any]]:
     """Three tasks that can be played at once, all with an answer, and one with a check too if a tool suits it."""
     # Errors name the user's file: the copy is gone when they are read.
+    with on_copies(environment) as copied:
+        return await _examples_of(copied, target)
+
+
+async def _examples_of(environment: Environment, target: Target) -> list[dict[str, Any]]:
     async with opened(environment, name=environment.name, source=target.source, key=target.key) as gateway:
         tools = policy_tools(gateway.catalogue)
         if not tools:
@@ -160,4 +190,5 @@ async def _same(gateway: Gateway, tool: ToolDefinition) -> str | None:
             result = await session.call(tool.exposed_name, {})
         texts.add("" if result.is_error else result.text)
     (text, *others) = texts
-    return None if others or len(text) > _LONGEST else text
+    # What names the place of a copy does not hold elsewhere.
+    return None if others or len(text) > _LONGEST or PREFIX in text else text

@@ -9,7 +9,8 @@ from gateway.config.models import ServerConfig
 from gateway.leases.janitor import LEASE_DIR, names_lease_dir
 from gateway.types import TRAJECTORY_META, Audience, Scope, ToolDefinition
 from rollout.doctor.comparison import Reference
-from rollout.doctor.plan import arguments_to_fill, suggested
+from rollout.doctor.permission import writes_to
+from rollout.doctor.plan import MAY_WRITE, arguments_to_fill, suggested
 from rollout.doctor.report import Advice, Isolation, IsolationVerdict, ServerReport, Verdict
 from rollout.doctor.throwaway import EntryChanges, Throwaway
 from rollout.doctor.verdict import Visit, determinism, drawn_once, foreign_leak, isolation_of, leak_in, unanswered
@@ -133,6 +134,7 @@ def conclude(
     directories: Sequence[Visit],
     more: Sequence[Visit],
     throwaway: Throwaway | None,
+    unnamed: tuple[str, ...],
     offered: Mapping[str, ToolDefinition],
     declared: str,
 ) -> None:
@@ -144,14 +146,15 @@ def conclude(
         directories: The same with a directory for each lease; twice where the first visit showed a leak.
         more: Further visits, for their fresh leases.
         throwaway: The server's throwaway place; without one every visit finds what the last one left.
+        unnamed: What the user has to name before tools that may write are called.
         offered: The policy's tools by exposed name.
         declared: What declares that leases may share one process; empty where nothing does.
     """
     visits = [visit for visit in (shared, own, *directories, *more) if visit is not None]
     # A run that was cut short would hide what the others show later.
     whole = [visit.first for visit in visits if visit.has_all(visit.first)] or [visits[0].first]
-    # Without a throwaway place, what one visit wrote is there for the next: only the first found the server untouched.
-    fresh = whole if throwaway is not None else whole[:1]
+    # Outside of a throwaway place, what one visit wrote is there for the next: only the first found it untouched.
+    fresh = whole if throwaway is not None and throwaway.alone else whole[:1]
     reference = Reference(fresh, repeated=own.script.opening)
     found_own = isolation_of(own, reference)
     found_shared = None if shared is None else isolation_of(shared, reference)
@@ -186,7 +189,7 @@ def conclude(
         report.problems.append(f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}")
     report.unknown = unproven(report.scope if report.scope_given else None, report.isolation, report.advice, entry)
     if report.unknown:
-        report.to_know = _to_know(report.server, own, offered, writes=throwaway is not None)
+        report.to_know = _to_know(report.server, own, offered, unnamed or own.refused)
         failed = [offered[name] for name in unanswered(own, reference) if name in offered]
         report.to_fill = {tool.name: arguments for tool in failed if (arguments := arguments_to_fill(tool))}
     report.notes += [f"not called, {message}" for message in own.script.refused]
@@ -200,14 +203,15 @@ def _configured_leaks(report: ServerReport, entry: ServerConfig) -> bool:
     return found is not None and found.verdict is IsolationVerdict.LEAKS
 
 
-def _to_know(server: str, own: Visit, offered: Mapping[str, ToolDefinition], *, writes: bool) -> tuple[str, ...]:
+def _to_know(
+    server: str, own: Visit, offered: Mapping[str, ToolDefinition], places: tuple[str, ...]
+) -> tuple[str, ...]:
     """Options that may let the probes find out: calls that were not made, and permission for what was withheld."""
-    script = own.script
-    wanted = [*script.withheld, *(message.split(":", 1)[0] for message in script.refused)]
+    script, outside = own.script, [name for name, reason in own.script.withheld.items() if reason != MAY_WRITE]
+    wanted = [*outside, *(message.split(":", 1)[0] for message in script.refused)]
     tools = [offered[name] for name in dict.fromkeys(wanted) if name in offered]
-    reasons = set(script.withheld.values())
-    flags = ["--allow-writes"] if not writes and "it may write" in reasons else []
-    flags += ["--allow-outside"] if reasons - {"it may write"} else []
+    flags = [writes_to(places)] if places else []
+    flags += ["--allow-outside"] if outside else []
     return (*suggested(server, tools), *flags)
 
 

@@ -11,6 +11,7 @@ from gateway.config.models import GatewayConfig
 from gateway.errors import ConfigError, raise_all
 from gateway.types import ToolDefinition
 from rollout.doctor.plan import CallOption, argument_faults
+from rollout.doctor.throwaway import on_copies
 from rollout.environment.startup import opened_where_possible
 
 
@@ -53,8 +54,9 @@ async def check_call_options(config: GatewayConfig, options: Sequence[CallOption
     if not servers or not options:
         return
     chosen = config.model_copy(update={"servers": servers, "elicitation": None})
-    async with opened_where_possible(chosen, name="doctor", source=source) as (gateway, _):
-        catalogue = dict(gateway.catalogue)
+    with on_copies(chosen) as copied:
+        async with opened_where_possible(copied, name="doctor", source=source) as (gateway, _):
+            catalogue = dict(gateway.catalogue)
     complete = len(catalogue) == len(servers)
     as_sent = config.calls.as_sent
     raise_all([fault for call in options for fault in _faults(call, catalogue, complete=complete, as_sent=as_sent)])

@@ -21,15 +21,28 @@ from gateway.leases.session import Session
 from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import fault_injection
 from rollout.doctor.advice import conclude, leaks, own_scope, shares_files
+from rollout.doctor.confined import ANY
+from rollout.doctor.entry_data import data_of
 from rollout.doctor.fidelity import examine_tools, schema_problems
 from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
+from rollout.doctor.permission import is_named, paths_in, place_of, writes_to
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
-from rollout.doctor.throwaway import NO_PROGRAM, Throwaway, lease_directories, lease_places, why_not
-from rollout.doctor.tool_words import Hints, Sort, credentials_of
+from rollout.doctor.throwaway import (
+    NO_PROGRAM,
+    PREFIX,
+    UNCONFINED,
+    Throwaway,
+    lease_directories,
+    lease_places,
+    on_copies,
+    why_not,
+)
+from rollout.doctor.tool_words import Hints, Sort
 from rollout.doctor.verdict import Visit
 from rollout.environment.harness import list_tasks
+from rollout.environment.startup import opened_where_possible
 from rollout.tokens.chat_template import ChatTemplate
 
 _LONGEST_PAUSE_S = 1.0
@@ -41,8 +54,10 @@ class Options:
     """What the probes may do, and for how long."""
 
     call_options: tuple[CallOption, ...] = ()
-    allow_writes: bool = False
-    """Whether probes may write where the server has no throwaway place: behind a url, or with credentials."""
+    writes_to: tuple[str, ...] = ()
+    """Paths and addresses that probes may write to where no copy can be made."""
+    addresses: tuple[str, ...] = ()
+    """Those of `writes_to` that servers on copies may reach, as `confined` takes them."""
     allow_outside: bool = False
     """Whether probes may call tools that reach the network or other processes."""
     counter: ChatTemplate | None = None
@@ -68,15 +83,28 @@ class Options:
 
 OnProgress = Callable[[str, str], None]
 """Takes a server's name and the step that begins; the empty text where the examination has ended."""
+TOUCHES = "probes touch "
+"""Begins the step that says, before any call, what of the user's is read to make copies, reached or written to."""
 
 
 class Examination:
-    """Examines one server and fills in its report."""
+    """Examines one server and fills in its report.
+
+    Args:
+        reaches: Addresses that the server wants to reach. If there are any, it may reach all, and no tool is called
+            that may write.
+    """
 
     def __init__(
-        self, server: str, config: GatewayConfig, options: Options, report: ServerReport, on_progress: OnProgress
+        self,
+        server: str,
+        config: GatewayConfig,
+        options: Options,
+        report: ServerReport,
+        on_progress: OnProgress,
+        reaches: tuple[str, ...] = (),
     ) -> None:
-        self._server, self._options, self._report = server, options, report
+        self._server, self._options, self._report, self._reaches = server, options, report, reaches
         self._begin = partial(on_progress, server)
         self._config, self._entry = config, config.servers[server]
         self._task = options.task
@@ -85,53 +113,87 @@ class Examination:
         self._offered: dict[str, ToolDefinition] = {}
         self._waits = Waits()
         self._throwaway: Throwaway | None = None
+        self._unnamed: tuple[str, ...] = ()
+        """What the user would have to name before tools that may write are called."""
         self._word, self._page = new_word(), ""
         self._declared = "its entry says scope: shared" if report.scope_given and report.scope == Scope.SHARED else ""
 
     async def run(self) -> None:
         own = own_scope(self._entry)
         async with loopback_page() as port:
-            with TemporaryDirectory(prefix="mcp-rollout-doctor-", ignore_cleanup_errors=True) as directory:
+            with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as directory:
                 self._page = f"http://127.0.0.1:{port}/"
                 self._permit(Path(directory), port)
-                if self._entry.start is Start.FORK:
-                    await self._check_forks()
-                shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
-                apart = await self._visit(own, inject=True)
-                more: list[Visit] = []
-                if self._throwaway is not None and shared is None:
-                    more.append(await self._visit(own))  # a second fresh lease, to tell what is random
-                directories: list[Visit] = []
-                if self._throwaway is not None and shared is not None and shares_files(shared, apart):
-                    directories.append(await self._visit(own, per_lease=True))
-                    if leaks(directories[0], [shared, apart]):  # by chance, if not again
-                        directories.append(await self._visit(own, per_lease=True))
-                self._report.start = Latency.of(self._starts)
-                conclude(
-                    self._report,
-                    self._entry,
-                    shared=shared,
-                    own=apart,
-                    directories=directories,
-                    more=more,
-                    throwaway=self._throwaway,
-                    offered=self._offered,
-                    declared=self._declared,
-                )
+                try:
+                    await self._probe(own)
+                finally:
+                    if self._throwaway is not None:
+                        self._report.refused = self._throwaway.refused()
         self._report.notes += self._waits.slow_tools(at_least_s=self._options.slow_s)
 
+    async def _probe(self, own: Scope) -> None:
+        if self._throwaway is not None and self._throwaway.launched:
+            await self._download()
+        if self._entry.start is Start.FORK:
+            await self._check_forks()
+        shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
+        apart = await self._visit(own, inject=True)
+        more: list[Visit] = []
+        if self._throwaway is not None and shared is None:
+            more.append(await self._visit(own))  # a second fresh lease, to tell what is random
+        directories: list[Visit] = []
+        if self._throwaway is not None and shared is not None and shares_files(shared, apart):
+            directories.append(await self._visit(own, per_lease=True))
+            if leaks(directories[0], [shared, apart]):  # by chance, if not again
+                directories.append(await self._visit(own, per_lease=True))
+        self._report.start = Latency.of(self._starts)
+        conclude(
+            self._report,
+            self._entry,
+            shared=shared,
+            own=apart,
+            directories=directories,
+            more=more,
+            throwaway=self._throwaway,
+            unnamed=self._unnamed,
+            offered=self._offered,
+            declared=self._declared,
+        )
+
     def _permit(self, directory: Path, port: int) -> None:
-        """Decide what the probes may do: everything in a throwaway place, else what is annotated read-only."""
-        reason = f"it has credentials ({given})" if (given := credentials_of(self._entry)) else why_not(self._entry)
-        if not reason:
-            places = lease_places(self._config.servers.values())
-            throwaway = Throwaway(root=directory, entry=self._entry, page_port=port, word=self._word, places=places)
-            reason = throwaway.prepare()
-            self._throwaway = None if reason else throwaway
-        writes = self._throwaway is not None or self._options.allow_writes
-        self._permissions = Permissions(write=writes, outside=self._options.allow_outside)
-        if not writes and reason != NO_PROGRAM:
-            self._report.notes.append(f"nothing was written: {reason} (--allow-writes)")
+        """Decide where the probes play and what they may write to, and say so before the server starts."""
+        entry, options = self._entry, self._options
+        named, reason = options.writes_to, why_not(entry)
+        unnamed = ("/",) if reason == UNCONFINED and not data_of(entry) else place_of(entry)
+        if reason in ("", UNCONFINED):
+            self._throwaway = Throwaway(
+                root=directory,
+                entry=entry,
+                page_port=port,
+                word=self._word,
+                places=lease_places(self._config.servers.values()),
+                named=paths_in(named),
+                addresses=(ANY,) if self._reaches else options.addresses,
+            )
+            fault = self._throwaway.prepare()
+            unnamed = unnamed if reason else (*map(str, self._throwaway.in_place), *self._reaches)
+            reason = reason or fault or f"it reaches {', '.join(self._reaches)}"
+        self._unnamed = tuple(place for place in unnamed if not is_named(place, named))
+        self._permissions = Permissions(write=not self._unnamed, outside=options.allow_outside)
+        if self._unnamed and reason != NO_PROGRAM:
+            self._report.notes.append(f"nothing was written: {reason} ({writes_to(self._unnamed)})")
+        self._report.touches = self._touched(unnamed)
+        self._begin(f"{TOUCHES}{self._report.touches}")
+
+    def _touched(self, places: tuple[str, ...]) -> str:
+        """What of the user's the examination reads, reaches and writes to."""
+        made, named = self._throwaway, self._options.writes_to
+        if made is None:
+            return ", ".join(places) + (", by tools annotated read-only" if self._unnamed else ", by all tools")
+        parts = [f"copies of {', '.join(made.copied)}"] if made.copied else []
+        parts += [f"what --writes-to names: {', '.join(named)}"] if named else []
+        parts += ["any address, by tools annotated read-only"] if self._reaches else []
+        return "; ".join(parts) or "nothing of yours"
 
     async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> Visit:
         """Play the script in three leases of a new gateway: in one, and then in two more, which take turns."""
@@ -165,6 +227,8 @@ class Examination:
                     await self._measure_calls(session, second, visit.second)
             if place is not None and self._throwaway is not None:
                 visit.changed = self._throwaway.changed(place)
+            if self._throwaway is not None:
+                visit.refused = self._throwaway.refused()
             # Faults are injected into this process, since another start would take most of the time.
             if inject and await self._inject_faults(first):
                 self._begin("starting again")
@@ -232,9 +296,18 @@ class Examination:
         async with Gateway(config, name="doctor") as gateway:
             yield gateway
 
+    async def _download(self) -> None:
+        """Start the server with the network once, and call nothing: a launcher may have to fetch it."""
+        self._begin("downloading")
+        alone = self._config.model_copy(update={"servers": {self._server: self._entry}, "elicitation": None})
+        with on_copies(alone) as config:
+            async with opened_where_possible(config, name="doctor", source=""):
+                pass
+
     async def _check_forks(self) -> None:
-        """Start the server twice under the file's own entry, the second time from its fork server if there is one."""
-        async with self._gateway(Scope.PROCESS, self._entry, self._config.lease_dir) as gateway:
+        """Start the server twice, the second time from its fork server if there is one."""
+        entry = self._entry if self._throwaway is None else self._throwaway.forked()
+        async with self._gateway(Scope.PROCESS, entry, self._config.lease_dir) as gateway:
             for _ in range(2):
                 async with self._lease(gateway):
                     pass

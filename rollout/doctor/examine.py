@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
 import anyio
 
@@ -39,7 +40,12 @@ async def examine(
 
     async def one(server: str) -> None:
         async with limit:
-            reports[server] = await _examine_server(server, config, options, on_progress)
+            reports[server] = report = await _examine_server(server, config, options, on_progress)
+            if report.refused and (report.unknown or report.advice is None):
+                # Its world may be elsewhere.
+                reached = await _examine_server(server, config, options, on_progress, report.refused)
+                if reached.advice is not None and (report.determinism is None or not reached.unknown):
+                    reports[server] = replace(reached, refused=report.refused)
         on_progress(server, "")
 
     async with anyio.create_task_group() as tasks:
@@ -49,9 +55,13 @@ async def examine(
 
 
 async def _examine_server(
-    server: str, config: GatewayConfig, options: Options, on_progress: OnProgress
+    server: str, config: GatewayConfig, options: Options, on_progress: OnProgress, reaches: tuple[str, ...] = ()
 ) -> ServerReport:
-    """Examine one server; errors that the server causes become problems of the report."""
+    """Examine one server; errors that the server causes become problems of the report.
+
+    Args:
+        reaches: Addresses that it was refused before, see `Examination`.
+    """
     entry = config.servers[server]
     began = time.perf_counter()
     failures: list[str] = []
@@ -62,7 +72,8 @@ async def _examine_server(
             scope=str(entry.scope),
             scope_given="scope" in entry.model_fields_set,
         )
-        chance = await _examine_once(server, config, options, report, on_progress)
+        examination = Examination(server, config, options, report, on_progress, reaches)
+        chance = await _examine_once(examination, report, entry, options)
         failures += [chance] if chance else []
         if not chance or len(failures) == _TRIES:
             break
@@ -72,14 +83,11 @@ async def _examine_server(
     return report
 
 
-async def _examine_once(
-    server: str, config: GatewayConfig, options: Options, report: ServerReport, on_progress: OnProgress
-) -> str:
+async def _examine_once(examination: Examination, report: ServerReport, entry: ServerConfig, options: Options) -> str:
     """Fill in the report; return the failure if it may be due to chance, else the empty text."""
-    entry = config.servers[server]
     try:
         with anyio.move_on_after(options.server_timeout_s) as bound:
-            await Examination(server, config, options, report, on_progress).run()
+            await examination.run()
         if bound.cancelled_caught:
             report.problems.append(f"the examination was not over after {options.server_timeout_s:g} s")
     except Exception as error:  # boundary: a server that fails must not end the examination of the others

@@ -21,6 +21,7 @@ _REPEATS = 2
 back in its first state."""
 _LOOKS_BETWEEN = 40
 """Looks after all calls that may change something together, each of them made twice; at least one after each."""
+MAY_WRITE = "it may write"
 _MANY = 30
 """Tools of a server above which each is called in fewer ways."""
 
@@ -139,7 +140,7 @@ def plan_script(
     refused: list[str] = []
     for tool in sorted(tools, key=rank_of):
         own = given.get(tool.name) or given.get(tool.exposed_name) or []
-        if not own and (reason := _withheld(tool, hints.get(tool.name, Hints()), permissions)):
+        if reason := _withheld(tool, hints.get(tool.name, Hints()), permissions, named=bool(own)):
             withheld[tool.exposed_name] = reason
             continue
         sort = sort_of(tool)
@@ -181,10 +182,10 @@ def _rounds(looks: list[ProbeCall], acts: list[ProbeCall]) -> tuple[tuple[ProbeC
     return (*((look,) for look in (*looks, *looks)), *middle, tuple(looks))
 
 
-def _withheld(tool: ToolDefinition, hints: Hints, permissions: Permissions) -> str:
+def _withheld(tool: ToolDefinition, hints: Hints, permissions: Permissions, *, named: bool) -> str:
     if not permissions.write and not tool.read_only:
-        return "it may write"
-    if not permissions.outside:
+        return MAY_WRITE  # whatever calls the user named: they do not say where they write to
+    if not permissions.outside and not named:
         return reaches_outside(tool, hints, takes_url=takes_url(tool))
     return ""
 

@@ -151,6 +151,10 @@ class ServerReport:
     """Options of the command line, each of which may let the probes find out."""
     to_fill: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Tools that returned an error to each probe, with the arguments that need a meaningful value in a `--call`."""
+    touches: str = ""
+    """What of the user's the examination read, reached and wrote to; said before anything was called."""
+    refused: tuple[str, ...] = ()
+    """Addresses that the server tried to reach and was not let reach."""
     notes: list[str] = field(default_factory=list[str])
     elapsed_s: float = 0.0
 

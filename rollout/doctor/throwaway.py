@@ -2,27 +2,37 @@
 
 Probes write. So the server is started on copies: paths in its arguments and variables that hold data, its home, its
 temporary and its working directory are replaced by ones below a directory that is removed afterwards, and the kernel
-refuses the process to write anywhere else (`confined`). What it wrote tells where it keeps state.
+refuses the process to write and to connect anywhere else (`confined`). What it wrote tells where it keeps state, and
+which addresses it was refused whether its world is on this machine.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
-from gateway.config.models import Kind, ServerConfig, Start
+from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
+from gateway.config.variables import child_env
 from gateway.leases.janitor import LEASE_DIR, names_lease_dir
-from rollout.doctor.confined import ANY_PORT, abi
+from gateway.transport.python_program import python_program
+from rollout.doctor.confined import ANY, LOOKED_UP, abi
+from rollout.doctor.entry_data import absolute_program, base, data_of, resolved
 
 _CONFINED = Path(__file__).with_name("confined.py")
 _LAUNCHERS = frozenset("npx npm pnpm yarn bunx bun uvx uv pipx".split())
-"""Programs that may first download the server: they keep the network, and their caches writable."""
+"""Programs that may first download the server: their caches stay writable."""
 _CACHES = (".npm", ".cache/uv", ".local/share/uv", ".bun", ".local/share/pnpm", ".cache/node", ".local/pipx")
 _DEVICES = (
     "/dev/null",
@@ -37,19 +47,13 @@ _DEVICES = (
 )
 _CONTAINERS = frozenset("docker podman nerdctl ssh kubectl wsl".split())
 """Programs whose server runs elsewhere, out of reach of the kernel's rules for this process."""
-_PROGRAM_SUFFIXES = frozenset(".py .pyz .js .mjs .cjs .ts .mts .tsx .jar .sh .rb .php .wasm .exe .whl .toml".split())
-_PROGRAM_OPTIONS = frozenset(
-    "--directory --project --from --with --python --package --prefix --require --import".split()
-)
-_PROGRAM_VARIABLES = frozenset(
-    "PATH PYTHONPATH PYTHONHOME NODE_PATH LD_LIBRARY_PATH VIRTUAL_ENV JAVA_HOME CLASSPATH GOPATH".split()
-)
-_DATA_SUFFIXES = frozenset(
-    ".db .sqlite .sqlite3 .duckdb .json .jsonl .csv .tsv .txt .md .yaml .yml .parquet .xlsx".split()
-)
 _MOST_BYTES, _MOST_FILES = 64 << 20, 4000
+AnyConfig = TypeVar("AnyConfig", bound=GatewayConfig)
 HOME, WORK, TMP = "home", "work", "tmp"
-NO_PROGRAM = "there is no such program"
+_RECORD, PREFIX = "refused", "mcp-rollout-doctor-"
+_CONFINE_ARGS = 7
+"""Arguments of the interpreter that `_placed` puts before the program's, which is the last of them."""
+NO_PROGRAM, UNCONFINED = "there is no such program", "this system cannot confine a process"
 _BELOW_LEASE_DIR = re.compile(re.escape(LEASE_DIR) + r"/([^\s:,;=]+)")
 
 
@@ -95,39 +99,66 @@ class Throwaway:
     """What arguments name; a file of this name is there from the beginning."""
     places: Mapping[Path, str]
     """What `lease_places` returned for the entries of the file."""
+    named: tuple[str, ...] = ()
+    """Paths that the user lets the server write to where they are."""
+    addresses: tuple[str, ...] = ()
+    """Addresses that it may reach, as `confined` takes them."""
     relocations: list[Relocation] = field(default_factory=list[Relocation])
+    in_place: list[Path] = field(default_factory=list[Path])
+    """Data that the entry names and that cannot be copied: it stays where it is, and is not written to unless named."""
     worlds: int = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether all that it changes is in its places, so that each world is as the first one."""
+        return not self.named and not self.addresses
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """The originals of the copies."""
+        return tuple(dict.fromkeys(str(resolved(each.path, self.entry.cwd)) for each in self.relocations))
+
+    def refused(self) -> tuple[str, ...]:
+        """The addresses that it was not let reach; where there are none, the names that it only looked up."""
+        with suppress(FileNotFoundError):
+            lines = (self.root / _RECORD).read_text(errors="replace").splitlines()
+            reached = [line for line in lines if not line.startswith(LOOKED_UP)]
+            return tuple(dict.fromkeys(reached or [line.removeprefix(LOOKED_UP) for line in lines]))
+        return ()
 
     @property
     def template(self) -> Path:
         return self.root / "template"
 
     def prepare(self) -> str:
-        """Copy the data that the entry names. Returns why that is not possible, empty where it is."""
-        try:
-            return self._fill_template()
-        except shutil.Error as error:  # of a directory: source, target and reason of each failure
-            return f"its data cannot be copied: {error.args[0][0][2]}"
-        except OSError as error:
-            return f"its data cannot be copied: {error}"
-
-    def _fill_template(self) -> str:
+        """Copy the data that the entry names. Returns why some of it cannot be copied, empty where all is."""
         for name in (HOME, WORK, TMP):
             (self.template / name).mkdir(parents=True)
         packages = Path("node_modules").absolute()
-        if Path(self.entry.command or "").name in _LAUNCHERS and self.entry.cwd is None and packages.is_dir():
+        if self.launched and self.entry.cwd is None and packages.is_dir():
             # `npx` takes what is installed in the working directory before it downloads.
             (self.template / WORK / packages.name).symlink_to(packages)
-        for text in _data_texts(self.entry):
-            path = _path_in(text)
-            name, source = f"data{len(self.relocations) or ''}", _resolved(path, self.entry.cwd)
-            self.relocations.append(Relocation(original=text, path=path, name=name, place=self.places[source]))
-            if fault := _copy(source, self.template / name / _base(path)):
-                return fault
+        names: dict[Path, str] = {}
+        faults: list[str] = []
+        for text, path, whole in data_of(self.entry):
+            source = resolved(path, self.entry.cwd)
+            name = names.setdefault(source, f"data{len(names) or ''}")
+            if fault := _copied(source, self.template / name / base(path)):
+                shutil.rmtree(self.template / name)
+                if whole:
+                    faults.append(fault)
+                    self.in_place.append(source)
+                continue
+            moved = Relocation(original=text, path=path, name=name, place=self.places[source])
+            self.relocations.append(moved)
         # A file that is there before the first call, for tools that only look.
         for directory in (self.template / WORK, *(each for each in self.template.glob("data*/*") if each.is_dir())):
             (directory / f"{self.word}.txt").write_text("one line\n")
-        return ""
+        return "; ".join(faults)
+
+    @property
+    def launched(self) -> bool:
+        return Path(self.entry.command or "").name in _LAUNCHERS
 
     def world(self) -> tuple[ServerConfig, Path]:
         """The entry on a fresh copy of the template, and that copy."""
@@ -140,66 +171,90 @@ class Throwaway:
         """The entry with a copy of the template for each lease."""
         return self._placed(LEASE_DIR, [LEASE_DIR])
 
+    def forked(self) -> ServerConfig:
+        """As `world`, with a script that confines the program as the command, so that `start: fork` has an effect."""
+        placed = self.world()[0].model_copy(update={"start": self.entry.start})
+        if unconfined():
+            return placed
+        *confine, program = placed.args[:_CONFINE_ARGS]
+        args, found = placed.args[_CONFINE_ARGS:], python_program(self.entry, child_env(self.entry.env))
+        if found is not None and not found.skipped:  # a console script
+            program, args = found.interpreter[0], (*found.interpreter[1:], *found.main, *args)
+        script = self.root / ("python3" if found else "program")
+        script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *confine, program])} "$@"\n')
+        script.chmod(0o700)
+        return placed.model_copy(update={"command": str(script), "args": args})
+
     def _placed(self, place: str, writable: list[str]) -> ServerConfig:
-        entry, at = self.entry, {moved.original: moved for moved in self.relocations}
+        entry = self.entry
 
         def text(original: str) -> str:
-            if (moved := at.get(original)) is None:
-                return _absolute(original, entry.cwd)
-            return _moved(moved, f"{place}/{moved.name}/{_base(moved.path)}")
+            targets = {each.path: f"{place}/{each.name}/{base(each.path)}" for each in self._of(original)}
+            return _moved(original, targets) if targets else absolute_program(original, entry.cwd)
 
         real_home, command = Path.home(), entry.command or ""
-        launched = Path(command).name in _LAUNCHERS
-        home = f"{place}/{HOME}"
+        home, tmp = f"{place}/{HOME}", f"{place}/{TMP}"
         env = {
             "HOME": home,
-            "TMPDIR": f"{place}/{TMP}",
+            **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), tmp),
+            "XDG_CACHE_HOME": f"{home}/.cache",
             "XDG_DATA_HOME": f"{home}/.local/share",
             "XDG_CONFIG_HOME": f"{home}/.config",
             "XDG_STATE_HOME": f"{home}/.local/state",
             "PYTHONUSERBASE": str(real_home / ".local"),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        if launched:
+        if self.launched:
             env |= {
                 "npm_config_cache": str(real_home / ".npm"),
                 "UV_CACHE_DIR": str(real_home / ".cache/uv"),
                 "UV_TOOL_DIR": str(real_home / ".local/share/uv/tools"),
                 "UV_PYTHON_INSTALL_DIR": str(real_home / ".local/share/uv/python"),
             }
+            env |= {} if self.addresses else {"npm_config_offline": "true", "UV_OFFLINE": "1"}
             writable = [*writable, *(str(real_home / cache) for cache in _CACHES)]
         if entry.cwd is None:
             # `python -m` finds modules in the working directory.
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()]))
         env |= {name: text(value) for name, value in entry.env.items()}
-        args = [text(argument) for argument in entry.args]
-        port = ANY_PORT if launched else str(self.page_port)
-        program = command if os.sep not in command else str(Path(entry.cwd or ".", command).absolute())
-        rules = [*writable, *_DEVICES]
-        return entry.model_copy(
-            update={
-                # The command is not a Python server any more, but the program that confines it: nothing to fork from.
-                "start": Start.SPAWN,
-                "command": sys.executable,
-                "args": ("-I", "-S", str(_CONFINED), ":".join(rules), port, program, *args),
-                "env": env,
-                "cwd": entry.cwd or f"{place}/{WORK}",
-            }
-        )
+        placed = {
+            # Not a Python server, but the program that confines it: nothing to fork from.
+            "start": Start.SPAWN,
+            "command": command if os.sep not in command else str(Path(entry.cwd or ".", command).absolute()),
+            "args": tuple(text(argument) for argument in entry.args),
+            "env": env,
+            "cwd": text(entry.cwd) if entry.cwd else f"{place}/{WORK}",
+        }
+        if not unconfined():
+            rules = ":".join([*writable, *self.named, *_DEVICES])
+            page = [f"127.0.0.1 {self.page_port}"] if self.page_port else []
+            addresses = ANY if ANY in self.addresses else ",".join([*page, *self.addresses])
+            confine = ("-I", "-S", str(_CONFINED), rules, addresses, str(self.root / _RECORD), placed["command"])
+            placed |= {"command": sys.executable, "args": (*confine, *placed["args"])}
+        return entry.model_copy(update=placed)
+
+    def _of(self, original: str) -> list[Relocation]:
+        return [each for each in self.relocations if each.original == original]
 
     def own_directory(self, changed: tuple[str, ...]) -> EntryChanges:
         """The changes to the entry that give each lease its own copy of the places of these files."""
         tops = {name.split("/", 1)[0] for name in changed}
         relocations = [each for each in self.relocations if each.name in tops]
-        moved = {each.original: _moved(each, f"{LEASE_DIR}/{each.place}") for each in relocations}
+        moved = {
+            each.original: _moved(
+                each.original,
+                {other.path: f"{LEASE_DIR}/{other.place}" for other in self._of(each.original) if other in relocations},
+            )
+            for each in relocations
+        }
         args = {index: moved[text] for index, text in enumerate(self.entry.args) if text in moved}
         env = {name: moved[text] for name, text in self.entry.env.items() if text in moved}
         if HOME in tops:
             env["HOME"] = LEASE_DIR
         if not tops:  # files in the temporary directory are not among those that are listed
             env["TMPDIR"] = LEASE_DIR
-        cwd = LEASE_DIR if WORK in tops and self.entry.cwd is None else None
-        sources = {each.place: _resolved(each.path, self.entry.cwd) for each in relocations}
+        cwd = LEASE_DIR if WORK in tops and self.entry.cwd is None else moved.get(self.entry.cwd or "")
+        sources = {each.place: resolved(each.path, self.entry.cwd) for each in relocations}
         data = {place: str(source) for place, source in sources.items() if source.exists()}
         return EntryChanges(args=args, env=env, cwd=cwd, data=data)
 
@@ -215,17 +270,41 @@ class Throwaway:
         return tuple(sorted(found))
 
 
+@contextmanager
+def on_copies(config: AnyConfig) -> Generator[AnyConfig]:
+    """The configuration with its stdio servers on copies of their data, for what does more than examine one server.
+
+    They may reach every address: only for listing tools, and calling those that are annotated read-only.
+    """
+    with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as directory:
+        servers, places = dict(config.servers), lease_places(config.servers.values())
+        for index, (name, entry) in enumerate(config.servers.items()):
+            if why_not(entry) in ("", UNCONFINED):
+                root = Path(directory, str(index))
+                made = Throwaway(root=root, entry=entry, page_port=0, word="file", places=places, addresses=(ANY,))
+                made.prepare()
+                servers[name] = made.world()[0]
+        yield config.model_copy(update={"servers": servers})
+
+
 def why_not(entry: ServerConfig) -> str:
-    """Why the server cannot have a throwaway place, empty where it can."""
+    """Why the server cannot have a throwaway place, or not one that confines it; empty where it can."""
     if entry.kind is not Kind.STDIO:
         return "it is not a process of ours"
-    if abi() < 1:
-        return "this system cannot confine a process to a directory (Landlock, Linux 5.13)"
     if Path(entry.command or "").name in _CONTAINERS:
         return f"{Path(entry.command or '').name} runs it elsewhere"
     if shutil.which(entry.command or "") is None and not os.path.isfile(Path(entry.cwd or ".", entry.command or "")):
         return NO_PROGRAM
-    return ""
+    return UNCONFINED if unconfined() else ""
+
+
+@cache
+def unconfined() -> bool:
+    """Whether this system cannot confine a process, as before Linux 5.13 and in some containers."""
+    if abi() < 1:
+        return True
+    tried = (sys.executable, "-I", "-S", str(_CONFINED), os.devnull, "", os.devnull, "true")
+    return subprocess.run(tried, capture_output=True, check=False).returncode != 0
 
 
 def lease_directories(entry: ServerConfig) -> tuple[str, ...]:
@@ -240,73 +319,32 @@ def lease_places(entries: Collection[ServerConfig]) -> dict[Path, str]:
     taken = {name.split("/", 1)[0] for entry in entries for name in lease_directories(entry)}
     places: dict[Path, str] = {}
     for entry in entries:
-        for path in map(_path_in, _data_texts(entry)):
-            source, base = _resolved(path, entry.cwd), _base(path)
+        for _, path, _ in data_of(entry):
+            source, name = resolved(path, entry.cwd), base(path)
             if source not in places:
-                top = next(name for name in chain([base], map("data{}".format, count(2))) if name not in taken)
+                top = next(each for each in chain([name], map("data{}".format, count(2))) if each not in taken)
                 taken.add(top)
-                places[source] = base if top == base else f"{top}/{base}"
+                places[source] = name if top == name else f"{top}/{name}"
     return places
 
 
-def _data_texts(entry: ServerConfig) -> list[str]:
-    """Arguments and variables that name data; the program and its modules are left where they are."""
-    texts: list[str] = []
-    if names_lease_dir(entry):
-        return texts
-    option = ""
-    for argument in entry.args:
-        is_option, is_program = argument.startswith("-"), option in _PROGRAM_OPTIONS
-        if not is_program and (not is_option or "=" in argument) and not _looks_like_program(argument, entry.cwd):
-            texts.append(argument)
-        option = argument
-    texts += [text for name, text in entry.env.items() if name not in _PROGRAM_VARIABLES]
-    return [text for text in dict.fromkeys(texts) if _is_data(_path_in(text), entry.cwd)]
+def _moved(text: str, targets: Mapping[str, str]) -> str:
+    """The text with each path replaced; the only one is its end, or is found by its whole length."""
+    path = next(iter(targets))
+    if len(targets) == 1 and text.endswith(path):
+        return text.removesuffix(path) + targets[path]
+    longest_first = sorted(targets, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest_first)), lambda found: targets[found[0]], text)
 
 
-def _looks_like_program(argument: str, cwd: str | None) -> bool:
-    path = _resolved(argument, cwd)
-    # Unlike a path's own methods, those of `os.path` answer where a directory is unreadable or a text no path at all.
-    return path.suffix in _PROGRAM_SUFFIXES or (os.path.isfile(path) and path.suffix not in _DATA_SUFFIXES)
-
-
-def _is_data(path: str, cwd: str | None) -> bool:
-    if "://" in path or "\n" in path or os.pathsep in path or not path or len(path) > 1000:
-        return False
-    absolute = path.startswith(("/", "~"))
-    if not absolute and path not in (".", "..") and Path(path).suffix not in _DATA_SUFFIXES and os.sep not in path:
-        return False
-    resolved = _resolved(path, cwd)
-    if resolved.suffix in _PROGRAM_SUFFIXES or (os.path.isfile(resolved) and os.access(resolved, os.X_OK)):
-        return False
-    return (
-        os.path.exists(resolved) or (absolute and resolved.parent != Path("/")) or Path(path).suffix in _DATA_SUFFIXES
-    )
-
-
-def _path_in(text: str) -> str:
-    return text.partition("=")[2] if text.startswith("--") and "=" in text else text
-
-
-def _resolved(path: str, cwd: str | None) -> Path:
-    return Path(cwd or ".", os.path.expanduser(path)).absolute()
-
-
-def _base(path: str) -> str:
-    """The last part of a path; the name of a directory that is written as `.` or `..` is not kept."""
-    name = Path(path).name
-    return "root" if name in ("", "..") else name
-
-
-def _moved(moved: Relocation, target: str) -> str:
-    return moved.original.replace(moved.path, target)
-
-
-def _absolute(argument: str, cwd: str | None) -> str:
-    """A relative path of an existing program as an absolute one, since the working directory is another."""
-    path = Path(cwd or ".", argument)
-    is_relative = not argument.startswith(("-", "/")) and (os.sep in argument or path.suffix in _PROGRAM_SUFFIXES)
-    return str(path.absolute()) if cwd is None and is_relative and os.path.isfile(path) else argument
+def _copied(source: Path, target: Path) -> str:
+    """Copy data. Returns why that is not possible, empty where it is."""
+    try:
+        return _copy(source, target)
+    except shutil.Error as error:  # of a directory: source, target and reason of each failure
+        return f"its data cannot be copied: {error.args[0][0][2]}"
+    except OSError as error:
+        return f"its data cannot be copied: {error}"
 
 
 def _copy(source: Path, target: Path) -> str:
@@ -318,7 +356,7 @@ def _copy(source: Path, target: Path) -> str:
             size += sum(Path(directory, name).lstat().st_size for name in names)
             if size > _MOST_BYTES or files > _MOST_FILES:
                 return f"{source} is too large to copy (more than {_MOST_BYTES >> 20} MiB or {_MOST_FILES} files)"
-        shutil.copytree(source, target, symlinks=True)
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
     elif source.is_file():
         if source.stat().st_size > _MOST_BYTES:
             return f"{source} is too large to copy (more than {_MOST_BYTES >> 20} MiB)"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
-from gateway.config.models import ServerConfig
 from gateway.types import TRAJECTORIES_META, ToolDefinition
 
 _READING = frozenset(
@@ -52,14 +51,6 @@ _NETWORK = re.compile(
 _RANDOM = re.compile(
     r"\b(random(ly)?|dice|coin|roll|flip|shuffle|pick|uuid|ulid|nanoid|lorem|mock|fake|password|token|nonce|sample)s?\b",
     re.IGNORECASE,
-)
-_SECRET = re.compile(
-    r"(^|[_-])(api_?key|key|token|secret|password|passwd|pwd|pat|credentials?|auth|bearer|dsn|cookie|"
-    r"database_url|connection_string)($|[_-])",
-    re.IGNORECASE,
-)
-_REMOTE_ADDRESS = re.compile(
-    r"^[a-z][a-z0-9+.-]*://(?!(localhost|127\.|\[::1\]|/))|^[a-z][a-z0-9+.-]*://[^/@]+:[^/@]+@", re.I
 )
 
 
@@ -156,20 +147,6 @@ def reaches_outside(tool: ToolDefinition, hints: Hints, *, takes_url: bool) -> s
 def is_random(tool: ToolDefinition) -> bool:
     """Whether different answers are what the tool is for."""
     return bool(_RANDOM.search(f"{' '.join(words_of(tool.name))} {_first_sentence(tool.description)}"))
-
-
-def credentials_of(entry: ServerConfig) -> str:
-    """What in the entry gives the server access to something outside; empty for nothing. Never quotes a value."""
-    if entry.headers or entry.client_credentials is not None:
-        return "headers" if entry.headers else "client_credentials"
-    for name, value in entry.env.items():
-        if value and (_SECRET.search(name) or _REMOTE_ADDRESS.search(value)):
-            return f"env.{name}"
-    for argument in entry.args:
-        name, _, value = argument.partition("=")
-        if (name.startswith("-") and _SECRET.search(name.strip("-"))) or _REMOTE_ADDRESS.search(value or argument):
-            return "args"
-    return ""
 
 
 def _computes(tool: ToolDefinition) -> bool:

@@ -82,17 +82,43 @@ def test_people_get_a_table_that_fits_eighty_columns(servers: Path) -> None:
     assert "2025-06-18" in lines[1] and "stateless" in done.out and "…" not in lines[1]
 
 
-def test_a_verdict_is_open_until_the_probes_may_find_out(servers: Path) -> None:
-    entries = json.loads(servers.read_text())
-    entries["mcpServers"]["pure"]["env"] = {"SHOP_TOKEN": "x"}
-    servers.write_text(json.dumps(entries))
-    done = run_doctor(servers, "--server", "pure", "--call", 'add={"a": 1, "b": 2}', "--json")
+@pytest.mark.parametrize(
+    ("where", "verdict"),
+    [
+        ("sys.argv[1]", "needs ${lease.dir}"),
+        ("os.path.expanduser('~/notes.txt')", "needs ${lease.dir}"),
+        ("'notes.txt'", "needs ${lease.dir}"),
+        ("'MINE' + '/notes.txt'", "unknown"),  # not to be seen in the entry: what it writes is refused
+    ],
+    ids=["named", "home", "working directory", "program"],
+)
+def test_the_users_data_stays_as_it_is_wherever_a_server_with_a_key_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, verdict: str
+) -> None:
+    notes = tmp_path / "mine" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    before = (notes.stat().st_mtime_ns, sorted(notes.parent.iterdir()))
+    monkeypatch.setenv("HOME", str(notes.parent))
+    found = where.replace("MINE", str(notes.parent))
+    starts = f"import os, runpy, sys; sys.argv[1:] = [{found}, 'cell']; runpy.run_path({STATE!r}, None, '__main__')"
+    (tmp_path / "notes.py").write_text(starts)
+    args = ["-I", "-S", str(tmp_path / "notes.py"), *([str(notes)] if "argv" in where else [])]
+    entry = {"command": sys.executable, "args": args, "env": {"NOTES_API_KEY": "k"}, "cwd": str(notes.parent)}
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"notes": entry}}))
+    # With an option for which the server is started before the examination.
+    done = run_doctor(file, "--allow-writes", "--call", 'put={"text": "{word}"}', "--json")
     (report,) = done.json["servers"]
-    assert (done.status, report["fit"], report["withheld"]) == (3, None, {"shout": "it may write"})
-    assert report["to_know"] == ["""--call 'pure/shout={"text": "{word}"}'""", "--allow-writes"]
-    assert done.err == "" and "it has credentials (env.SHOP_TOKEN)" in report["notes"][0]
-    known = run_doctor(servers, "--server", "pure", "--allow-writes", "--json")
-    assert (known.status, known.json["fit"]) == (0, True)
+    assert notes.read_text() == "mine" and (notes.stat().st_mtime_ns, sorted(notes.parent.iterdir())) == before
+    assert report["verdict"] == verdict and "get" in report["determinism"]["called"], report
+    about_the_option, touches = done.err.splitlines()
+    assert "--writes-to" in about_the_option and touches == f"notes: probes touch {report['touches']}"
+
+
+def test_a_place_that_is_neither_a_path_nor_an_address_is_an_error(servers: Path) -> None:
+    with pytest.raises(ConfigError, match="--writes-to: 'no:such' is neither a path nor a known address"):
+        doctor(str(servers), writes_to=["no:such"])
 
 
 def test_the_fixed_copy_of_a_file_passes(tmp_path: Path) -> None:
@@ -221,14 +247,15 @@ def test_bad_use_ends_with_status_two(servers: Path) -> None:
     assert done.status == 2 and "no server 'cel'" in done.err and "Traceback" not in done.err
 
 
-def test_what_is_wrong_with_a_call_is_told_before_anything_is_examined(tmp_path: Path) -> None:
-    starts = tmp_path / "starts"
-    script = f"echo once >> {starts}; exec {sys.executable} -I -S {STATE} process cell"
+def test_what_is_wrong_with_a_call_is_told_before_anything_is_examined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "servers.json"
-    file.write_text(json.dumps({"mcpServers": {"a/b": {"command": "sh", "args": ["-c", script]}}}))
+    entry = {"command": sys.executable, "args": ["-I", "-S", STATE, "process", "cell"]}
+    file.write_text(json.dumps({"mcpServers": {"a/b": entry}}))
     with pytest.raises(ConfigError, match="no server has a tool 'putt'"):
         doctor(str(file), call=["a/b/putt={}"])
-    assert starts.read_text() == "once\n"
+    assert capsys.readouterr().err == ""  # not even what the probes would touch
 
 
 def test_an_entry_that_is_wrong_is_an_unfit_server_among_the_others(

@@ -16,7 +16,8 @@ from rollout.environment.config import load_environment
 from rollout.environment.task_file import read_tasks
 from rollout.trace.store import read_traces
 
-WRITES = ["--allow-writes", "--call", 'notes/write={"name": "a", "text": "{word}"}', "--call", 'read={"name": "a"}']
+CALLS = ["--call", 'notes/write={"name": "a", "text": "{word}"}', "--call", 'read={"name": "a"}']
+WRITES = ["--writes-to", "notes:notes_server", *CALLS]
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +78,24 @@ def test_init_overwrites_nothing_and_leaves_no_half() -> None:
         init("own.yaml")
 
 
+def test_a_server_that_does_not_start_or_is_invalid_is_written_as_disabled_beside_the_others() -> None:
+    entries = json.loads(Path("servers.json").read_text())["mcpServers"]
+    entries |= {"gone": {"command": "no-such-program"}, "odd": {"comand": "npx"}}
+    Path("three.json").write_text(json.dumps({"mcpServers": entries}))
+    done = init("three.json", "--out", "mine", *WRITES, status=1)
+    assert "cannot start 'no-such-program'" in done.stdout and "unknown key" in " ".join(done.stdout.split())
+    assert "mine/servers.json: gone.disabled: true" in done.stderr
+    assert set(load_environment("mine", "mine").servers) == {"notes"}
+    assert [task.answer for task in read_tasks("mine/tasks.jsonl")] == ["2", "write", "read"]
+
+
 SERVER = """
 import sys
-from contextlib import suppress
 from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 
-with suppress(PermissionError), open("SEEN", "a") as seen:  # the doctor's copies may not write there
-    print(Path("OUT").exists(), file=seen)
+if Path("OUT").exists():
+    sys.exit("there is a half")
 server = MCPServer("files", log_level="ERROR")
 
 
@@ -108,11 +119,10 @@ def test_an_environment_that_is_not_whole_yet_does_not_have_its_name(tmp_path: P
     """A process that is killed meanwhile leaves nothing that the next one would refuse."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "note.txt").write_text("kept")
-    text = SERVER.replace("SEEN", str(tmp_path / "seen")).replace("OUT", str(tmp_path / "made" / "mine"))
+    text = SERVER.replace("OUT", str(tmp_path / "made" / "mine"))
     entry = {"command": "${python}", "args": ["-c", text, str(tmp_path / "data")]}
     Path("servers.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
-    init("servers.json", "--out", "made/mine", *(each.replace("notes/", "files/") for each in WRITES))
-    assert set((tmp_path / "seen").read_text().split()) == {"False"}
+    init("servers.json", "--out", "made/mine", *(each.replace("notes/", "files/") for each in CALLS))
     assert {path.name for path in Path("made").iterdir()} == {"mine"}
     template = load_environment("mine", "made/mine").lease_dir.template
     assert template == str(tmp_path / "made/mine/servers.lease_dir") and Path(template, "data/note.txt").is_file()

@@ -16,6 +16,7 @@ from clock import Clock
 from gateway import GatewayConfig
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
+from rollout.doctor.permission import addresses_in
 from rollout.doctor.plan import CallOption
 from rollout.doctor.report import IsolationVerdict, Latency, ServerReport, Verdict
 
@@ -33,6 +34,20 @@ def stdio(where: str, tools: str, **more: Any) -> dict[str, Any]:
 
 def mini(*tools: str, **more: Any) -> dict[str, Any]:
     return {"command": sys.executable, "args": [*ISOLATED, MINI, *tools], **more}
+
+
+RELAY = """
+import sys, urllib.request
+session = {}
+for line in sys.stdin.buffer:
+    headers = {"content-type": "application/json", **session}
+    with urllib.request.urlopen(urllib.request.Request(sys.argv[1], line, headers)) as answer:
+        if "mcp-session-id" in answer.headers:
+            session = {"mcp-session-id": answer.headers["mcp-session-id"]}
+        if body := answer.read().decode():
+            print(body, flush=True)
+"""
+"""A server over stdio that passes its messages on to a url."""
 
 
 @contextmanager
@@ -106,7 +121,7 @@ async def test_an_http_servers_state_is_found_where_it_is(
     tmp_path: Path, where: str, tools: str, found: dict[str, str], advised: str | None
 ) -> None:
     with served(str(tmp_path / "state") if where == "file" else where, tools) as entry:
-        report = await report_on(entry, allow_writes=True)
+        report = await report_on(entry, writes_to=(entry["url"],))
     assert (isolation(report), scope(report), report.fit) == (found, advised, advised is not None), report
     assert report.hung is not None and report.hung.well is None and "not ours" in report.hung.said
 
@@ -144,29 +159,63 @@ async def test_data_that_cannot_be_copied_ends_no_examination(tmp_path: Path) ->
     os.mkfifo(tmp_path / "fifo")
     report = await report_on(stdio("nowhere", "pure", env={"NOTES": str(tmp_path)}))
     reason = f"its data cannot be copied: `{tmp_path}/fifo` is a named pipe"
-    assert report.notes == [f"nothing was written: {reason} (--allow-writes)"] and report.tools, report
+    assert report.notes == [f"nothing was written: {reason} (--writes-to {tmp_path})"] and report.tools, report
+    assert report.touches == "nothing of yours"
 
 
-@pytest.mark.parametrize("more", [{"env": {"SHOP_API_KEY": "x"}}, {"url": ""}])
-async def test_what_has_credentials_or_is_behind_a_url_is_not_written_to_without_leave(
-    tmp_path: Path, more: dict[str, Any]
+PUT = CallOption(server=None, tool="put", arguments={"text": "by name {word}"})
+
+
+async def test_what_is_behind_a_url_is_not_written_to_unless_it_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with served(str(state), "cell") as entry:
+        report = await report_on(entry, call_options=(PUT,))
+        assert not state.exists() and report.withheld == {"put": "it may write"}
+        assert report.fit is None and "put was not called: it may write" in report.unknown
+        assert report.touches == f"{entry['url']}, by tools annotated read-only"
+        (remedy,) = report.to_know
+        report = await report_on(entry, writes_to=(remedy.removeprefix("--writes-to "),))
+        assert isolation(report) == {"shared": "leaks", "session": "leaks"} and state.exists()
+        assert report.touches == f"{entry['url']}, by all tools"
+
+
+async def test_a_key_in_a_variable_changes_neither_the_copies_nor_the_verdict(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.write_text("mine")
+    before = state.stat()
+    report = await report_on(stdio(str(state), "cell", env={"SHOP_API_KEY": "x"}), call_options=(PUT,))
+    assert report.verdict is Verdict.LEASE_DIR and report.touches == f"copies of {state}"
+    assert "by name probe" in report.isolation[1].evidence and report.refused == ()
+    assert (state.read_text(), state.stat().st_mtime_ns) == ("mine", before.st_mtime_ns)
+
+
+async def test_a_server_whose_world_is_elsewhere_is_read_and_is_written_to_where_its_address_is_named(
+    tmp_path: Path,
 ) -> None:
     state = tmp_path / "state"
-    with served(str(state), "cell") as at_url:
-        report = await report_on(at_url if "url" in more else stdio(str(state), "cell", **more))
-    assert not state.exists() and report.withheld == {"put": "it may write"}
-    assert report.fit is None and "put was not called: it may write" in report.unknown
-    assert report.to_know == ("""--call 'world/put={"text": "{word}"}'""", "--allow-writes")
+    with served(str(state), "cell") as remote:
+        address = remote["url"].removeprefix("http://").removesuffix("/mcp")
+        entry = {"command": sys.executable, "args": [*ISOLATED, "-c", RELAY, remote["url"]]}
+        report = await report_on(entry)
+        assert (report.refused, report.withheld, state.exists()) == ((address,), {"put": "it may write"}, False)
+        assert report.touches == "any address, by tools annotated read-only" and report.fit is None
+        assert report.to_know == (f"--writes-to {address}",)
+        named = {"writes_to": (address,), "addresses": addresses_in([address], [])}
+        report = await report_on(entry, **named)
+        assert isolation(report) == {"shared": "leaks", "process": "leaks"} and report.refused == ()
+        assert report.touches == f"what --writes-to names: {address}" and "probe" in state.read_text()
 
 
-async def test_a_named_call_may_be_made_with_the_arguments_given(tmp_path: Path) -> None:
+async def test_on_a_system_that_cannot_confine_it_a_server_on_copies_is_not_written_to_unless_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout.doctor.throwaway.unconfined", lambda: True)
     state = tmp_path / "state"
-    report = await report_on(
-        stdio(str(state), "cell", env={"SHOP_API_KEY": "x"}),
-        call_options=(CallOption(server=None, tool="put", arguments={"text": "by name {word}"}),),
-    )
-    assert state.read_text().startswith("by name probe")
-    assert isolation(report) == {"shared": "leaks", "process": "leaks"}
+    state.write_text("mine")
+    report = await report_on(stdio(str(state), "cell"))
+    assert report.withheld == {"put": "it may write"} and report.to_know == (f"--writes-to {state}",)
+    report = await report_on(stdio(str(state), "cell"), writes_to=(str(tmp_path),))
+    assert report.verdict is Verdict.LEASE_DIR and state.read_text() == "mine"
 
 
 async def test_arguments_that_the_schema_refuses_are_no_evidence() -> None:
@@ -218,7 +267,7 @@ async def test_an_examination_is_bounded_whatever_the_server_does() -> None:
 
 
 async def test_a_scope_that_the_file_asks_for_and_that_leaks_is_unfit() -> None:
-    asked = await report_on(stdio("process", "cell", scope="shared"), allow_writes=True)
+    asked = await report_on(stdio("process", "cell", scope="shared"))
     assert not asked.fit and "scope: shared lets trajectories see each other" in asked.problems[0]
     assert (await report_on(stdio("process", "cell", scope="session"))).fit
 
@@ -313,7 +362,7 @@ async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:
 @FULL
 async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> None:
     entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"]}
-    report = await report_on(entry, allow_writes=True)
+    report = await report_on(entry)
     assert report.fit and scope(report) == "shared", report  # which it declares
     assert report.determinism is not None and report.determinism.differing == ()
 

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.config.models import ServerConfig
 from rollout.doctor.confined import abi
+from rollout.doctor.permission import addresses_in
 from rollout.doctor.throwaway import Throwaway, lease_places, why_not
-from rollout.doctor.tool_words import credentials_of
 
 pytestmark = pytest.mark.skipif(abi() < 4, reason="needs Landlock with rules for the network (Linux 6.7)")
 
@@ -130,26 +130,85 @@ FORBIDDEN = {
     "a file elsewhere": "open(sys.argv[1] + '/new', 'w')",
     "a file that exists": "open(sys.argv[1] + '/mine', 'w')",
     "removing": "os.remove(sys.argv[1] + '/mine')",
+    "renaming": "os.rename(sys.argv[1] + '/mine', 'mine')",
+    "truncating": "os.truncate(sys.argv[1] + '/mine', 0)",
+    "its time": "os.utime(sys.argv[1] + '/mine')",
+    "its time, by a descriptor": "os.utime(os.open(sys.argv[1] + '/mine', 0))",
+    "its mode": "os.chmod(sys.argv[1] + '/mine', 0o600)",
+    "its mode, through a link": "os.symlink(sys.argv[1] + '/mine', 'link'); os.chmod('link', 0o600)",
+    "its owner": "os.chown(sys.argv[1] + '/mine', os.getuid(), os.getgid())",
+    "an attribute": "os.setxattr(sys.argv[1] + '/mine', 'user.x', b'x')",
     "a device": "open('/proc/sys/kernel/hostname', 'w')",
     "a signal": "os.kill(int(sys.argv[2]), signal.SIGCONT)",
-    "a connection": "socket.create_connection(('127.0.0.1', int(sys.argv[3])))",
 }
+REFUSED = {
+    "a connection": ("socket.create_connection(('127.0.0.1', port))", "127.0.0.1:{port}"),
+    "IPv6": ("socket.create_connection(('::1', port))", "[::1]:{port}"),
+    "a datagram": ("socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', port))", "127.0.0.1:{port}"),
+    "a datagram with control data": (
+        "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.1', port))",
+        "127.0.0.1:{port}",
+    ),
+    "connected datagrams": ("socket.socket(type=socket.SOCK_DGRAM).connect(('127.0.0.1', port))", "127.0.0.1:{port}"),
+    "a socket in a directory": ("socket.socket(socket.AF_UNIX).connect(sys.argv[1] + '/socket')", "{outside}/socket"),
+}
+STARTS = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
 
 
-@pytest.mark.parametrize("code", FORBIDDEN.values(), ids=list(FORBIDDEN))
-def test_nothing_else_can_be_changed_or_reached_even_by_what_it_starts(tmp_path: Path, code: str) -> None:
+def outside_of(tmp_path: Path) -> Path:
     outside = tmp_path / "outside.py"  # a directory that looks like a program is not copied
     outside.mkdir()
     (outside / "mine").write_text("mine")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        inner = f"import os, signal, socket, sys; {code}"
-        starts = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', *sys.argv[1:]]).returncode)"
-        arguments = (inner, str(outside), str(os.getpid()), str(listener.getsockname()[1]))
-        made = throwaway(tmp_path, **python(starts, *arguments))
-        done = result_of(made.world()[0])
-    assert done.returncode == 1 and "PermissionError" in done.stderr
+    return outside
+
+
+@pytest.mark.parametrize("code", FORBIDDEN.values(), ids=list(FORBIDDEN))
+def test_nothing_else_can_be_changed_even_by_what_it_starts(tmp_path: Path, code: str) -> None:
+    outside = outside_of(tmp_path)
+    before = (outside / "mine").stat()
+    inner = f"import os, signal, socket, sys; {code}"
+    made = throwaway(tmp_path, **python(STARTS, inner, str(outside), str(os.getpid())))
+    done = result_of(made.world()[0])
+    after = (outside / "mine").stat()
+    assert done.returncode == 1 and "PermissionError" in done.stderr and made.refused() == ()
     assert [file.read_text() for file in outside.iterdir()] == ["mine"]
-    assert signal.SIGCONT and result_of(ServerConfig(**python("print(1)"))).returncode == 0
+    assert (after.st_mtime_ns, after.st_ctime_ns, after.st_mode) == (
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+        before.st_mode,
+    )
+
+
+@pytest.mark.parametrize(("code", "address"), REFUSED.values(), ids=list(REFUSED))
+def test_an_address_that_it_tries_to_reach_is_refused_and_recorded_unless_it_is_named(
+    tmp_path: Path, code: str, address: str
+) -> None:
+    outside = outside_of(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(outside / "socket"))
+        local.listen()
+        port = listener.getsockname()[1]
+        inner = f"import socket, sys; port = {port}; {code}"
+        made = throwaway(tmp_path, **python(STARTS, inner, str(outside)))
+        done = result_of(made.world()[0])
+        assert done.returncode == 1 and "PermissionError" in done.stderr
+        assert made.refused() == (address.format(port=port, outside=outside),)
+        made.addresses = addresses_in(made.refused(), [])
+        assert "PermissionError" not in result_of(made.world()[0]).stderr
+
+
+def test_a_program_in_its_places_is_as_free_as_elsewhere(tmp_path: Path) -> None:
+    code = (
+        "import os, shutil, signal, socket; open('a', 'w').write('x'); shutil.copy2('a', 'b'); os.chmod('b', 0o600);"
+        "os.utime('b'); os.truncate('b', 0); os.chown('b', os.getuid(), os.getgid());"
+        "s = socket.socket(socket.AF_UNIX); s.bind('own'); s.listen(); socket.socket(socket.AF_UNIX).connect('own');"
+        "one, other = socket.socketpair(); one.send(b'x'); socket.getaddrinfo('localhost', 80); print(other.recv(1));"
+        "os.kill(os.getpid(), signal.SIGUSR1)"
+    )
+    made = throwaway(tmp_path, **python(code))
+    done = result_of(made.world()[0])
+    assert (done.stdout, done.returncode) == ("b'x'\n", -signal.SIGUSR1), done.stderr
+    assert made.refused() == ()
 
 
 @pytest.mark.parametrize(
@@ -165,15 +224,42 @@ def test_what_cannot_be_confined_says_why(entry: dict[str, Any], reason: str) ->
 
 
 @pytest.mark.parametrize(
-    ("entry", "found"),
+    "text",
     [
-        ({"command": "x", "env": {"GITHUB_TOKEN": "t"}}, "env.GITHUB_TOKEN"),
-        ({"command": "x", "env": {"SHOP_DATABASE": "postgres://ada:pw@localhost/shop"}}, "env.SHOP_DATABASE"),
-        ({"command": "x", "args": ["--api-key", "t"]}, "args"),
-        ({"command": "x", "args": ["https://example.org/mcp"]}, "args"),
-        ({"url": "http://127.0.0.1/mcp", "headers": {"authorization": "t"}}, "headers"),
-        ({"command": "x", "args": ["--db-path", "keys.db"], "env": {"MEMORY_FILE_PATH": "/m"}}, ""),
+        "{}",
+        "--db={}",
+        "-d={}",
+        "NOTES_DB={}",
+        "serve --db {} --verbose",
+        "/nowhere:{}",
+        "file:{}?mode=rw",
+        "sqlite:///{}",
+        '{{"db": "{}"}}',
     ],
 )
-def test_credentials_are_found_by_their_names(entry: dict[str, Any], found: str) -> None:
-    assert credentials_of(ServerConfig(**entry)) == found
+@pytest.mark.parametrize("kind", ["file", "directory", "link", "odd"])
+def test_data_is_copied_wherever_an_entry_names_it(tmp_path: Path, text: str, kind: str) -> None:
+    name = "notes.mine" if kind == "odd" else "notes.sqlite"
+    data = tmp_path / "of mine" / name if text == "{}" else tmp_path / name
+    real = data.with_name("real") if kind == "link" else data
+    real.parent.mkdir(exist_ok=True)
+    real.mkdir() if kind == "directory" else real.write_text("mine")
+    if kind == "link":
+        data.symlink_to(real)
+    named = text.format(data)
+    made = throwaway(tmp_path, **python("pass", named, env={"API_KEY": "/k3y", "NOTES": named}))
+    entry, place = made.world()
+    copy = str(place / "data" / name)
+    assert (entry.args[-1], entry.env["NOTES"], entry.env["API_KEY"]) == (*[text.format(copy)] * 2, "/k3y")
+    assert os.path.isdir(copy) if kind == "directory" else Path(copy).read_text() == "mine"
+    assert made.own_directory((f"data/{name}",)).env == {"NOTES": text.format(f"${{lease.dir}}/{name}")}
+
+
+def test_the_working_directory_of_an_entry_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.db").write_text("mine")
+    made = throwaway(tmp_path, **python("open('notes.db', 'a').write('!')", cwd=str(tmp_path / "notes")))
+    entry, place = made.world()
+    assert result_of(entry).returncode == 0 and (tmp_path / "notes" / "notes.db").read_text() == "mine"
+    changes = made.own_directory(made.changed(place))
+    assert changes.cwd == "${lease.dir}/notes" and changes.data == {"notes": str(tmp_path / "notes")}
