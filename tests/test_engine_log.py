@@ -58,6 +58,7 @@ PLAYS: dict[str, dict[str, Any]] = {
         }
     },
 }
+NAMES = [*PLAYS, "program", "asides", "tree"]
 Change = Callable[[Sample], object]
 
 
@@ -129,9 +130,15 @@ async def talked(directory: Path, fields: Mapping[str, Any]) -> tuple[list[Trace
     return [await play({"desk": desk()}, policy_for, directory, tokens=tokens, **given)], talker.log
 
 
-async def program(directory: Path) -> tuple[list[Trace], list[Generation]]:
-    """Its title is asked for beside the conversation, and a summary that it goes on with."""
-    made = await told_by(directory, (), run="compacting", engine=Engine([note(), "Plums", SUMMARY, note(), "Done."]))
+async def program(directory: Path, *, train: bool) -> tuple[list[Trace], list[Generation]]:
+    """It asks for a title and a summary beside the conversation, and goes on with the summary in another one.
+
+    Args:
+        train: whether it says of all but the title that they are to be trained.
+    """
+    own = {"use": "told:compacting", "arguments": {"train": train}}
+    agent = {"use": "rollout.programs.program:Function", "with": own}
+    made = await told_by(directory, (), agent=agent, engine=Engine([note(), "Plums", SUMMARY, note(), "Done."]))
     logged = [(read, said, [-0.25 - at / 1e4 for at in range(len(said))]) for read, said in made.engine.log]
     return [made.trace], [dict(zip(("prompt_ids", "token_ids", "log_probs"), each, strict=True)) for each in logged]
 
@@ -145,7 +152,8 @@ async def tree(directory: Path) -> tuple[list[Trace], list[Generation]]:
 def in_loss_of(name: str, generation: Generation) -> list[bool]:
     """What docs/train.md and docs/programs.md say of each sampled id."""
     ids, tokenizer = generation["token_ids"], tokenizer_for("hermes")
-    if name == "program" and "A title?" in tokenizer.decode(generation["prompt_ids"]):
+    beside = {"program": ["A title?"], "asides": ["A title?", "Summarise", "continues another"]}.get(name, ())
+    if any(text in tokenizer.decode(generation["prompt_ids"]) for text in beside):
         return [False] * len(ids)
     if name == "masked":
         return [not each for each in thought_tokens("hermes", tokenizer, ids)]
@@ -157,9 +165,10 @@ def plays(imported_verl: None, tmp_path_factory: pytest.TempPathFactory) -> dict
     from rollout.verl.output import to_outputs
 
     made: dict[str, Play] = {}
-    for name in (*PLAYS, "program", "tree"):
+    programs = {"program": partial(program, train=True), "asides": partial(program, train=False), "tree": tree}
+    for name in NAMES:
         directory = tmp_path_factory.mktemp(name)
-        of = {"program": program, "tree": tree}.get(name) or partial(talked, fields=PLAYS.get(name, {}))
+        of = programs.get(name) or partial(talked, fields=PLAYS.get(name, {}))
         traces, log = anyio.run(of, directory)
         assert [trace.failure for trace in traces] == [None] * len(traces)
         batch = [output.as_dict() for trace in traces for output in to_outputs(trace, ())]
@@ -169,7 +178,7 @@ def plays(imported_verl: None, tmp_path_factory: pytest.TempPathFactory) -> dict
     return made
 
 
-@pytest.mark.parametrize("name", [*PLAYS, "program", "tree"])
+@pytest.mark.parametrize("name", NAMES)
 def test_journal_archive_and_batch_are_the_engines_log_position_by_position(
     plays: Mapping[str, Play], name: str
 ) -> None:
@@ -221,7 +230,7 @@ def test_a_planted_difference_is_found(plays: Mapping[str, Play], name: str, pla
     assert kind in play.found(samples)
 
 
-@pytest.mark.parametrize("name", [*PLAYS, "program", "tree"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sample_that_is_missing_twice_or_anothers_is_found(plays: Mapping[str, Play], name: str) -> None:
     play = plays[name]
     samples = batched(play.batch, play.records)
