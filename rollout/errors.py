@@ -14,6 +14,10 @@ class EngineError(RolloutError):
     """The policy's engine failed, or did not return a completion."""
 
 
+class ContextExceeded(EngineError):
+    """The conversation is longer than a chat API takes; the trajectory ends as `token_limit`."""
+
+
 class PromptTooLong(RolloutError):
     """The rendered prompt exceeds the trainer's prompt length; it is never cut."""
 

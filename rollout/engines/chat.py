@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
 
 from gateway.leases.session import Session
+from rollout.engines.attached import KEPT, Attachments
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task, TurnSeeds
-from rollout.formats import hermes
+from rollout.errors import ContextExceeded
 from rollout.formats.control_text import KNOWN
-from rollout.tokens.chatml import ByteTokens, split_messages
+from rollout.tokens.chatml import REFERENCE, ByteTokens, split_messages, tools_of
 from rollout.trace.run_record import TokenIds
 from rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
+
+log = structlog.get_logger(__name__)
 
 BUDGET = 4 * 2**20
 """Bytes of a trajectory after its prompt, by default: about a million tokens."""
@@ -30,9 +36,13 @@ class Reply:
     """One turn of a policy that writes text."""
 
     content: str = ""
+    """Text, whatever it spells: a `<tool_call>` in it is not a call."""
     thinking: str = ""
     calls: Sequence[Call] = ()
     """A call's `as_text` has arguments as the policy wrote them; the loop parses and, if need be, refuses them."""
+    attached: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further keys of the assistant's message, which later requests have too; under `tool_calls` those of each call, in
+    order. A `content` takes the place of the text. What is larger than a bound is left out."""
     is_cut: bool = False
     """Whether the turn ended at its own limit."""
 
@@ -41,7 +51,8 @@ Complete = Callable[..., Awaitable[Reply]]
 """(messages: `list[Message]`, OpenAI-style tool schemas: `list[dict[str, Any]]`) -> the policy's turn.
 
 Messages are OpenAI's: `role`, `content`, an assistant's `tool_calls` with `arguments` as a JSON string, and a tool's
-`tool_call_id`. Raises EngineError where the policy cannot answer, which withdraws the trajectory.
+`tool_call_id`. Raises ContextExceeded where the conversation is too long, which ends the trajectory as `token_limit`,
+and EngineError where the policy cannot answer, which withdraws it.
 """
 
 
@@ -64,6 +75,7 @@ class ChatEngine:
     token_ids: TokenIds = TokenIds.BYTES
     seed: int | None = None
     """Seed of the run; if given, `complete` gets each turn's own seed as the keyword `seed`."""
+    attachments: Attachments = field(default_factory=Attachments, repr=False)
 
     @property
     def notes(self) -> list[str]:
@@ -76,29 +88,39 @@ class ChatEngine:
 
     async def policy(self, session: Session, environment: Environment, task: Task, origin: Origin) -> Policy:
         seeds = None if self.seed is None else TurnSeeds(origin, base=self.seed)
-        return _ChatPolicy(self.complete, session, seeds)
+        return _ChatPolicy(self, session, task, seeds)
 
 
 class _ChatPolicy:
     """One trajectory's turns: ids to messages, the reply to ids. A turn that is generated again continues."""
 
-    def __init__(self, complete: Complete, session: Session, seeds: TurnSeeds | None) -> None:
-        self._complete, self._session, self._seeds, self._tokens = complete, session, seeds, ByteTokens()
+    def __init__(self, engine: ChatEngine, session: Session, task: Task, seeds: TurnSeeds | None) -> None:
+        self._engine, self._session, self._task, self._seeds = engine, session, task, seeds
+        self._tokens, self._so_far = ByteTokens(), list[int]()
         self._turn, self._left, self._is_cut = -1, list[int](), False
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         # A second generation of a turn, after its thinking budget, continues the reply: an API that is asked again
-        # would give another one.
-        if turn != self._turn:
-            tools = [tool.openai_schema() for tool in self._session.tools.values()]
+        # would give another one. A program may ask beside its conversation before the turn.
+        if turn != self._turn or ids[: len(self._so_far)] != self._so_far:
+            # Those of the prompt, which a program may have chosen, and those that a user's reply has named.
+            named = [tool for name, tool in self._session.tools.items() if name in self._task.later_tools]
+            tools = [*tools_of(ids), *(tool.openai_schema() for tool in named)]
             # The server renders them with a tokenizer that finds control tokens in any text.
             messages, shown = KNOWN.broken(await read_context(ids, self._tokens), tools)
             seed = {} if self._seeds is None else {"seed": self._seeds.next(turn)}
-            reply = await self._complete([_with_encoded_arguments(each) for each in messages], shown, **seed)
-            text = hermes.write(thinking=reply.thinking, content=reply.content, calls=reply.calls)
-            self._left = self._tokens.encode_turn(text) + ([] if reply.is_cut else [self._tokens.stop_id])
+            told = self._engine.attachments.restored([_with_encoded_arguments(each) for each in messages])
+            try:
+                reply = await self._engine.complete(told, shown, **seed)
+            except ContextExceeded as error:
+                log.warning("the API's context is exceeded", turn=turn, error=str(error))
+                return Completion(ids=[], finish_reason=FinishReason.LENGTH)
+            self._left = self._tokens.encode_reply(thinking=reply.thinking, content=reply.content, calls=reply.calls)
+            self._left += self._engine.attachments.keep(reply.attached, is_thought=bool(reply.thinking))
+            self._left += [] if reply.is_cut else [self._tokens.stop_id]
             self._turn, self._is_cut = turn, reply.is_cut
         sampled, self._left = self._left[:max_tokens], self._left[max_tokens:]
+        self._so_far = [*ids, *sampled]
         reason = FinishReason.LENGTH if self._is_cut or self._left else FinishReason.STOP
         return Completion(ids=sampled, finish_reason=reason)
 
@@ -110,8 +132,10 @@ async def read_context(ids: Sequence[int], tokens: ByteTokens) -> list[Message]:
     for role, body in split_messages(ids):
         if role == "assistant":
             parsed = await tokens.parse(body, ())
-            open_calls = [f"call_{len(messages)}_{index}" for index in range(len(parsed.calls))]
-            messages.append(_assistant(parsed.content, parsed.calls, open_calls))
+            # Nine letters and digits: Mistral's API takes no others.
+            open_calls = [f"c{len(messages):04}{index:04}" for index in range(len(parsed.calls))]
+            kept = {KEPT: (body[-1], bool(parsed.thinking))} if body[-1:] >= [REFERENCE] else {}
+            messages.append(_assistant(parsed.content, parsed.calls, open_calls) | kept)
         elif role == "tool" and open_calls:
             # Matched by order, since a context in bytes has no ids: results are appended in the order of the calls.
             messages.append({"role": role, "tool_call_id": open_calls.pop(0), "content": tokens.decode(body)})

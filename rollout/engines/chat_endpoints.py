@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,12 +16,15 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import ConfigError
-from mcp_wire.chat_api import Completion
+from mcp_wire.chat_api import CalledFunction, Completion, Extended, with_options
+from rollout.engines.api_names import ApiNames
 from rollout.engines.chat import ChatEngine, Reply
 from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.http import EngineHttp, Lost
 from rollout.engines.sampling import SamplingParameters
-from rollout.errors import EngineError
+from rollout.errors import ContextExceeded, EngineError
+from rollout.formats import find_format
+from rollout.formats.format import Format
 from rollout.types import Call, Message
 
 log = structlog.get_logger(__name__)
@@ -34,8 +38,16 @@ ANTHROPIC_MAX_TOKENS = 4096
 """Of one turn, where no `--max-tokens` is given: the API needs a number."""
 
 
-class _Block(BaseModel):
+_PATH = "/chat/completions"
+_CUT = ("length", "max_tokens", "model_length", "max_output_tokens", "model_context_window_exceeded")
+"""How APIs say that a limit ended a turn."""
+_FIRST_THOUGHT = re.compile(r"\s*<think>((?:(?!</think>).)*)(?:</think>|\Z)|((?:(?!</?think>).)*)</think>", re.DOTALL)
+"""A thought that begins a text; its opening marker may be in the prompt."""
+
+
+class _Block(Extended):
     type: str
+    id: Any = None
     text: str = ""
     thinking: str = ""
     name: str = ""
@@ -62,48 +74,76 @@ class ChatEndpoint:
     """Of one turn, in the API's tokens; None leaves it to the API."""
     body: Mapping[str, Any]
     """Further keys of every request, which go above all others; null removes one."""
+    format: Format | None = None
+    """In which the text has calls, of a server that does not parse them; None where only the API's own field has."""
     usage: Counter[str] = field(default_factory=Counter[str])
     """What the API counted, summed by its own names."""
     refused: set[str] = field(default_factory=set[str])
     """Keys that the API has refused, which are not sent again."""
 
     async def openai(self, messages: list[Message], tools: list[dict[str, Any]], *, seed: int) -> Reply:
-        """One turn by `POST /chat/completions`. Raises EngineError: the API refuses or answers in another form.
+        """One turn by `POST /chat/completions`.
 
-        Where the API refuses `seed`, this and all later requests are sent without it.
+        Raises:
+            ContextExceeded: the conversation is too long.
+            EngineError: the API refuses otherwise, or answers in another form.
         """
-        sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k}
-        sampling |= {} if "seed" in self.refused else {"seed": seed}
-        body = self._common({"model": self.model, "messages": messages, "tools": tools or None}, sampling)
+        sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k, "seed": seed}
+        names = ApiNames(tools, messages)
+        asked = {"model": self.model, "messages": names.messages, "tools": names.tools or None}
+        choice = (await self._unrefused(self._common(names, asked, sampling))).choices[0]
+        message = choice.message
+        content, thinking, calls, attached = message.text, message.thinking, list[Call](), message.further
+        for call in message.calls:
+            function = call.function or CalledFunction()
+            arguments = function.arguments or function.further.get("parameters")
+            calls.append(_call(names.real(function.name or ""), arguments))
+            attached.setdefault("tool_calls", []).append({**call.further, "id": call.id, "function": function.further})
+        if self.format is not None:
+            read = self.format.read(content, names.tools)
+            content, thinking = read.content, thinking or read.thinking
+            calls += [replace(call, name=names.real(call.name)) for call in read.calls]
+        elif isinstance(message.content, list) and thinking:
+            attached["content"] = message.content
+        elif not thinking and (found := _FIRST_THOUGHT.match(content)):
+            # Of servers without a parser for thoughts. Some models (MiniMax) need it where it was.
+            attached["content"] = content
+            content, thinking = content[found.end() :].strip(), (found[1] or found[2] or "").strip()
+        is_cut = (choice.finish_reason or "").lower() in _CUT
+        return Reply(content=content, thinking=thinking, calls=calls, attached=attached, is_cut=is_cut)
+
+    async def _unrefused(self, body: Mapping[str, Any]) -> Completion:
+        """Post, once more without those keys that are not the user's and that the API's refusal names.
+
+        They are left out of all later requests as well, if that helps.
+        """
+        own = {key for message in body["messages"] if message["role"] == "assistant" for key in message}
         try:
-            answer = await self._post(Completion, "/chat/completions", body)
+            return await self._post(Completion, _PATH, _without(body, self.refused))
         except EngineError as error:
-            if isinstance(error, Lost) or "seed" not in body or "seed" not in str(error):
+            own = {"seed"} | own - {"role", "content", "tool_calls"} - self.refused
+            named = {key for key in own if re.search(rf"\b{re.escape(key)}\b", str(error))}
+            if isinstance(error, Lost | ContextExceeded) or not named:
                 raise
-            if "seed" not in self.refused:
-                self.refused.add("seed")
-                log.warning("the API takes no seed: two runs of one seed can differ", error=str(error))
-            del body["seed"]
-            answer = await self._post(Completion, "/chat/completions", body)
-        choice = answer.choices[0]
-        calls = [_call(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
-        return Reply(
-            content=choice.message.content or "",
-            thinking=(choice.message.reasoning_content or "").strip(),
-            calls=calls,
-            is_cut=choice.finish_reason == "length",
-        )
+            answer = await self._post(Completion, _PATH, _without(body, self.refused | named))
+            if not named <= self.refused:
+                seed = "the API takes no seed: two runs of one seed can differ"
+                log.warning(seed if "seed" in named else "the API takes back no", keys=sorted(named), error=str(error))
+            self.refused.update(named)
+            return answer
 
     async def anthropic(self, messages: list[Message], tools: list[dict[str, Any]]) -> Reply:
         """One turn by `POST /messages`. Raises as `openai`."""
         system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
-        named = [_anthropic_tool(tool["function"]) for tool in tools]
+        names = ApiNames(tools, messages)
+        named = [_anthropic_tool(tool["function"]) for tool in names.tools]
         # Its models refuse a temperature and a top_p together; 1 is the default.
         top_p = {} if self.sampling.top_p == 1.0 else {"top_p": self.sampling.top_p}
         body = self._common(
+            names,
             {
                 "model": self.model,
-                "messages": anthropic_messages(messages),
+                "messages": anthropic_messages(names.messages),
                 "max_tokens": ANTHROPIC_MAX_TOKENS,
                 "system": system or None,
                 "tools": named or None,
@@ -111,11 +151,16 @@ class ChatEndpoint:
             {"temperature": self.sampling.temperature, **top_p, **self._top_k},
         )
         answer = await self._post(_MessagesAnswer, "/messages", body)
+        used = [block for block in answer.content if block.type == "tool_use"]
+        attached: dict[str, Any] = {"tool_calls": [{"id": block.id} for block in used]} if used else {}
+        if any(block.type not in ("text", "tool_use") or block.further for block in answer.content):
+            attached["content"] = [block.model_dump(exclude_unset=True) for block in answer.content]
         return Reply(
             content="".join(block.text for block in answer.content if block.type == "text"),
             thinking="\n".join(block.thinking for block in answer.content if block.type == "thinking").strip(),
-            calls=[_call(block.name, block.input) for block in answer.content if block.type == "tool_use"],
-            is_cut=answer.stop_reason == "max_tokens",
+            calls=[_call(names.real(block.name), block.input) for block in used],
+            attached=attached,
+            is_cut=(answer.stop_reason or "") in _CUT,
         )
 
     @property
@@ -123,10 +168,10 @@ class ChatEndpoint:
         """Nothing where it excludes nothing: OpenAI's own API does not know it."""
         return {"top_k": self.sampling.top_k} if self.sampling.top_k > 0 else {}
 
-    def _common(self, body: dict[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
+    def _common(self, names: ApiNames, body: dict[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        merged = body | dict(sampling) | limit | dict(self.body)
-        return {key: value for key, value in merged.items() if value is not None}
+        merged = with_options({**body, **sampling, **limit}, self.body)
+        return merged | ({"tool_choice": names.choice(merged["tool_choice"])} if "tool_choice" in merged else {})
 
     async def _post(self, model: type[Body], path: str, body: Mapping[str, Any]) -> Body:
         """Post, again while the API is busy or lost: a turn has no effect but its cost."""
@@ -155,8 +200,14 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
             blocks, role = [block], "user"
         else:
-            blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
-            blocks += [_tool_use(call) for call in message.get("tool_calls", ())]
+            content, calls = message["content"], list(message.get("tool_calls", ()))
+            given: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            blocks = [
+                {**block, **_tool_use(calls.pop(0))} if block["type"] == "tool_use" and calls else block
+                for block in given
+                if block.get("text") != ""
+            ]
+            blocks += map(_tool_use, calls)
         # Anthropic's API takes the results of all calls of a turn in the one message after it.
         if found and found[-1]["role"] == role:
             found[-1]["content"] += blocks
@@ -186,6 +237,12 @@ def _call(name: str, arguments: object) -> Call:
     return Call(name=name, as_text=text.strip() or "{}")
 
 
+def _without(body: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """The body of a request without these keys, and its messages without them."""
+    messages = [{key: value for key, value in message.items() if key not in keys} for message in body["messages"]]
+    return {key: value for key, value in body.items() if key not in keys} | {"messages": messages}
+
+
 @asynccontextmanager
 async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
     """The engine of a chat API, which must be reachable.
@@ -205,7 +262,12 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
     async with aclosing(http):
         model = await _served_model(http, options.model)
         endpoint = ChatEndpoint(
-            http=http, model=model, sampling=options.sampling, max_tokens=options.max_tokens, body=options.body
+            http=http,
+            model=model,
+            sampling=options.sampling,
+            max_tokens=options.max_tokens,
+            body=options.body,
+            format=find_format(options.tool_format, key="--tool-format") if options.calls_in_text else None,
         )
         # Anthropic's API has no seed.
         complete, seed = (endpoint.anthropic, None) if kind == "anthropic" else (endpoint.openai, options.sampling.seed)

@@ -30,6 +30,9 @@ class EngineOptions:
     """The text of a template that replaces the model's own."""
     tool_format: str = "hermes"
     """How the model writes thinking and calls: a name in `rollout.formats.FORMATS`."""
+    calls_in_text: bool = False
+    """Whether a chat API's text is read for calls in `tool_format`, for a server that does not parse them itself. By
+    default the API's own field has all calls, and a text that spells one is text."""
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     timeouts: Timeouts = field(default_factory=Timeouts)
     api_key: str | None = field(default=None, repr=False)

@@ -21,7 +21,7 @@ from mcp_wire import chat_api
 from rollout.engines.sampling import LogprobSemantics, SamplingParameters
 from rollout.engines.timeouts import Timeouts
 from rollout.environment.task import Origin, TurnSeeds
-from rollout.errors import EngineError
+from rollout.errors import ContextExceeded, EngineError
 from rollout.types import Completion
 
 log = structlog.get_logger(__name__)
@@ -213,4 +213,4 @@ def _engine_errors(where: str) -> Generator[None]:
         problem = f"{where}: {error}{': ' if error.said else ''}{error.said}"
         if isinstance(error, chat_api.ApiLost):
             raise Lost(problem, retry_after_s=error.retry_after_s) from error
-        raise EngineError(problem) from error
+        raise (ContextExceeded if isinstance(error, chat_api.ApiTooLong) else EngineError)(problem) from error

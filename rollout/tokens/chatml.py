@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from rollout.formats import hermes
-from rollout.formats.control_text import KNOWN
+from rollout.formats.control_text import BREAK, KNOWN, ControlText
 from rollout.tokens.parsing import CompletionParser
 from rollout.types import Call, Edit, Message, Parsed
 
@@ -21,15 +22,18 @@ IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_OPEN, hermes.CALL_CLOSE)
 _IDS = {text: 256 + index for index, text in enumerate(SPECIAL)}
 _SPLIT, _SPLIT_IN_TURN = (re.compile(f"({'|'.join(map(re.escape, markers))})") for markers in (SPECIAL, SPECIAL[2:]))
+_SPELLINGS = ControlText(SPECIAL)
+REFERENCE = 1 << 30
 
 _TOOLS_HEAD = "\n\n# Tools\n\nCall tools as JSON objects between <tool_call> and </tool_call>.\n\n<tools>"
+_TOOLS_TAIL = "\n</tools>"
 
 
 class ByteTokens:
     """`TokenBuilder` over bytes: id 0-255 is a byte, the ids after it are the markers in `SPECIAL`.
 
     Only the builder itself writes markers; the same characters inside a tool's or user's text stay bytes, so no text
-    can end its own message.
+    can end its own message. An id from `REFERENCE` on is a number that a policy keeps with a turn, and has no text.
     """
 
     thought = hermes.HERMES.thought
@@ -46,17 +50,31 @@ class ByteTokens:
     def encode_text(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def encode_reply(self, *, thinking: str = "", content: str, calls: Sequence[Call]) -> list[int]:
+        """Ids of a turn in which only the thoughts and calls given as such have markers, whatever the texts spell."""
+        opening, ending = _IDS[hermes.THINK_OPEN], _IDS[hermes.THINK_CLOSE]
+        thought = [opening, *f"\n{thinking}\n".encode(), ending, *b"\n\n"] if thinking else []
+        between = b"\n" if content and calls else b""
+        return [*thought, *content.encode(), *between, *self.encode_turn(hermes.write(calls=calls))]
+
     def control_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
         return KNOWN.count(messages, tools)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        return self._decoded(ids, lambda text: text)
+
+    def _decoded(self, ids: Sequence[int], mark: Callable[[str], str] = _SPELLINGS.mark) -> str:
+        """The text, with breaks in the markers that bytes spell outside calls."""
         pieces: list[str] = []
         start = 0
-        for at in [index for index, token in enumerate(ids) if token > 255]:
-            pieces += [bytes(ids[start:at]).decode(errors="replace"), SPECIAL[ids[at] - 256]]
+        for at in [*(index for index, token in enumerate(ids) if token > 255), len(ids)]:
+            text = bytes(ids[start:at]).decode(errors="replace")
+            is_call = start > 0 and ids[start - 1] == _IDS[hermes.CALL_OPEN]
+            pieces.append(text if is_call else mark(text))
+            pieces += [SPECIAL[token - 256] for token in ids[at : at + 1] if token < REFERENCE]
             start = at + 1
-        return "".join([*pieces, bytes(ids[start:]).decode(errors="replace")])
+        return "".join(pieces)
 
     def sees(self, image: bytes) -> bool:
         return False
@@ -64,14 +82,15 @@ class ByteTokens:
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         system = [message for message in messages[:1] if message["role"] == "system"]
         text = system[0]["content"] if system else ""
-        if tools:
-            text += _TOOLS_HEAD + "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools) + "\n</tools>"
+        if tools or _TOOLS_HEAD in text:  # what a system message quotes is not taken for the tools
+            text += _TOOLS_HEAD + "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools) + _TOOLS_TAIL
         ids = self._message("system", text) if text else []
         for message in messages[len(system) :]:
             calls = [call["function"] for call in message.get("tool_calls") or ()]
             written = [Call(name=call["name"], arguments=call["arguments"]) for call in calls]
-            text = hermes.write(content=message["content"], calls=written) if written else message["content"]
-            ids += self._message(message["role"], text)
+            between = "\n" if written and message["content"] else ""
+            ids += self._message(message["role"], message["content"] + between)
+            ids[-2:-2] = self.encode_reply(content="", calls=written)  # before the message's end
         return ids + self._generation_prompt()
 
     def completion(self, context: list[int], sampled: list[int]) -> Edit:
@@ -93,7 +112,9 @@ class ByteTokens:
 
     async def parse(self, sampled: list[int], tools: Sequence[Mapping[str, Any]]) -> Parsed:
         ids = sampled[:-1] if sampled[-1:] == [self.stop_id] else sampled
-        return CompletionParser(format=hermes.HERMES, decode=self.decode, token_of=_IDS.get).parse(ids, ())
+        parsed = CompletionParser(format=hermes.HERMES, decode=self._decoded, token_of=_IDS.get).parse(ids, ())
+        texts = {"content": parsed.content.replace(BREAK, ""), "thinking": parsed.thinking.replace(BREAK, "")}
+        return replace(parsed, **texts)
 
     def _message(self, role: str, text: str) -> list[int]:
         return [_IDS[IM_START], *f"{role}\n{text}".encode(), _IDS[IM_END], *b"\n"]
@@ -105,6 +126,14 @@ class ByteTokens:
 def _joined(pieces: Sequence[str]) -> list[int]:
     """Ids of texts and markers in turn."""
     return [id for index, piece in enumerate(pieces) for id in ([_IDS[piece]] if index % 2 else piece.encode())]
+
+
+def tools_of(ids: Sequence[int]) -> list[dict[str, Any]]:
+    """The schemas of the tools in a context that `ByteTokens` rendered."""
+    first = bytes(ids[1 : ids.index(_IDS[IM_END])]).decode()
+    _, head, listed = first.rpartition(_TOOLS_HEAD)
+    is_told = first.startswith("system\n") and head
+    return [json.loads(line) for line in listed.removesuffix(_TOOLS_TAIL).split("\n")[1:]] if is_told else []
 
 
 def split_messages(ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:

@@ -92,8 +92,8 @@ async def test_a_busy_api_has_run_nothing_and_says_when_to_ask_again() -> None:
 
 
 async def test_nothing_that_was_answered_is_quoted() -> None:
-    async with asked(lambda _: JSONResponse({"choices": [{"message": {"content": ["s3cret"]}}]})) as client:
-        with pytest.raises(ApiError, match=r"^choices\.0\.message\.content: Input should be a valid string$"):
+    async with asked(lambda _: JSONResponse({"choices": [{"message": {"content": {"s3cret": 1}}}]})) as client:
+        with pytest.raises(ApiError, match=r"^choices\.0\.message\.content\.str: Input should be a valid string$"):
             await complete(client, {})
     async with asked(lambda _: JSONResponse({"choices": [{"message": {}}]})) as client:
         with pytest.raises(ApiError, match="has no text"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,14 @@ from structlog.testing import capture_logs
 from worlds import environment, opened, task
 
 from examples.bisecting_policy import halve
+from mcp_servers.kit import Elicited
+from mcp_servers.kit import Reply as Said
+from mcp_servers.user_simulator.server import simulator
 from mcp_wire import chat_api
 from mcp_wire.chat_api import ChatMessage, retry_after_s
+from rollout.engines import attached
+from rollout.engines.api_names import ApiNames
+from rollout.engines.attached import KEPT, Attachments
 from rollout.engines.chat import ChatEngine, Reply, read_context
 from rollout.engines.chat_endpoints import opened_endpoint
 from rollout.engines.engine import EngineOptions
@@ -303,10 +310,86 @@ async def test_contexts_are_read_back_as_the_messages_that_they_were_written_fro
     assert Reply().content == ""
 
 
-async def test_results_of_calls_that_cannot_be_read_back_are_a_users() -> None:
+async def test_calls_are_read_back_whatever_the_text_before_them_spells() -> None:
     calls = [{"id": id, "function": {"name": "look", "arguments": {}}} for id in "ab"]
-    thought = {"role": "assistant", "content": "Write <think> first.", "tool_calls": calls}
+    thought = {"role": "assistant", "content": "Write <think> or <tool_call> first.", "tool_calls": calls}
     results = [{"role": "tool", "tool_call_id": id, "content": f"Seen {id}."} for id in "ab"]
     tokens = ByteTokens()
     read = await read_context(tokens.prompt([{"role": "user", "content": "Go."}, thought, *results], []), tokens)
-    assert [(each["role"], each["content"]) for each in read[2:]] == [("user", "Seen a."), ("user", "Seen b.")]
+    assert [(each["role"], each["content"]) for each in read[2:]] == [("tool", "Seen a."), ("tool", "Seen b.")]
+    assert read[1]["content"] == thought["content"]
+    assert [call["id"] for call in read[1]["tool_calls"]] == [each["tool_call_id"] for each in read[2:]]
+
+
+class Asking:
+    """A user who answers twice."""
+
+    def __init__(self) -> None:
+        self.replies = 0
+
+    async def opening(self) -> str:
+        return "Begin."
+
+    async def reply(self, message: str) -> Said:
+        self.replies += 1
+        return Said(message="Go on.", done=self.replies == 3)
+
+    def elicit(self, question: str) -> Elicited:
+        raise NotImplementedError
+
+
+async def test_attachments_go_with_the_turn_and_dropped_thinking_is_not_sent(tmp_path: Path) -> None:
+    sent = list[list[dict[str, Any]]]()
+
+    async def complete(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Reply:
+        sent.append(messages)
+        attached = {"reasoning": "<|im_end|>", "mark": len(sent), "content": [{"type": "thinking", "thinking": "Hm."}]}
+        # The same words each time: what is attached is told apart by the turn, not by its text.
+        return Reply(content="Well?", thinking="Hm.", attached=attached)
+
+    servers = {"user": simulator(lambda task, seed: Asking())}
+    for context in ("keep", "drop_previous"):
+        engine = ChatEngine(name="own", complete=complete)
+        made = environment(servers, user={"server": "user"}, thinking={"context": context})
+        sent.clear()
+        async with opened(made, servers) as gateway:
+            await roll_out(
+                Trace.begin(context, task(), Origin()),
+                environment=made,
+                gateway=gateway,
+                policy_for=lambda session, made=made, engine=engine: engine.policy(session, made, task(), Origin()),
+                tokens=engine.tokens(),
+                limits=Limits(response_tokens=100_000),
+                store=TraceStore(tmp_path / context),
+            )
+        own = [message for message in sent[2] if message["role"] == "assistant"]
+        assert [message["mark"] for message in own] == [1, 2]
+        if context == "keep":
+            assert [message["reasoning"] for message in own] == ["< |im_end|>"] * 2
+            assert own[0]["content"] == [{"type": "thinking", "thinking": "Hm."}]
+        else:
+            assert not any("reasoning" in message for message in own) and own[0]["content"] == "Well?"
+
+
+def test_attachments_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "MOST_ATTACHED", 100)
+    monkeypatch.setattr(attached, "MOST_KEPT", 60)
+    attachments = Attachments()
+    assert attachments.keep({}, is_thought=False) == attachments.keep({"a": "x" * 100}, is_thought=False) == []
+    numbers = [attachments.keep({"a": "x" * 30}, is_thought=False)[0] for _ in range(3)]
+    messages = [{"role": "assistant", "content": "", KEPT: (number, True)} for number in numbers]
+    assert ["a" in message for message in attachments.restored(messages)] == [False, False, True]
+
+
+def test_names_for_an_api_are_apart_whatever_the_tools_are_called() -> None:
+    def names(*tools: str) -> dict[str, str]:
+        made = ApiNames([{"function": {"name": name}} for name in tools], [])
+        sent = [tool["function"]["name"] for tool in made.tools]
+        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in sent) and len({*sent}) == len(tools)
+        assert [made.real(name) for name in sent] == list(tools)
+        return dict(zip(tools, sent, strict=True))
+
+    odd = ["a.b", "a/b", "a b", "é", "读取", "写入", "x" * 100, "x" * 99 + "y", "", "a\n", "x" * 64]
+    first = names(*odd)
+    assert first == names(*reversed(odd)) and first["x" * 64] == "x" * 64 and names("a.b")["a.b"] == "a_b"
+    names(*odd, *(sent for sent in first.values() if sent not in odd))  # tools that are called what was made up
