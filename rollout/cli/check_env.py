@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from gateway.errors import ConfigError
+from rollout.cli.live import shown_steps
 from rollout.cli.options import (
     AsJson,
     EnvironmentName,
@@ -26,7 +27,9 @@ from rollout.loop.agent import agent_settings, build_agent
 from rollout.loop.reward import check_reward
 from rollout.programs.trial import try_out
 
-_COLOURS = {Outcome.HOLDS: "green", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
+_COLOURS = {Outcome.HOLDS: "green", Outcome.DOUBTFUL: "yellow", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
+_PROGRESS_S = 5.0
+"""Seconds between lines of progress where standard error is not a terminal."""
 
 app = typer.Typer(add_completion=False)
 
@@ -63,12 +66,21 @@ def check_env(
         return _try_out(loaded, as_json)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)
     options = Options(tasks=tasks, task=item, user_varies=user_varies, mutations=mutate)
-    report = anyio.run(check_environment, loaded, options)
+    report = anyio.run(_examined, loaded, options)
     if as_json:
         print_json(report.as_json())
     else:
         _print(report, Console())
     return int(not report.keeps_the_contract)
+
+
+async def _examined(loaded: Environment, options: Options) -> Report:
+    async with shown_steps(f"check-env {loaded.name}", every_s=_PROGRESS_S) as doing:
+        try:
+            return await check_environment(loaded, options, progress=doing)
+        except ConfigError as error:  # raised after the task group, which would wrap it
+            found = error
+    raise found
 
 
 def _try_out(loaded: Environment, as_json: bool) -> int:

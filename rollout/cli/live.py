@@ -9,7 +9,7 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -92,19 +92,35 @@ async def shown_live(
         earlier: number of those.
         every_s: seconds between plain lines; a terminal is refreshed every `REFRESH_S`.
     """
+
+    def panel() -> RenderableType:
+        now = activity()
+        return panel_of(label, now, total=total, done=earlier + now.finished)
+
+    def line() -> str:
+        now = activity()
+        return f"{label}: {line_of(now, total=total, done=earlier + now.finished)}"
+
+    async with shown(panel, line, every_s=every_s):
+        yield
+
+
+@asynccontextmanager
+async def shown(
+    panel: Callable[[], RenderableType], line: Callable[[], str], *, every_s: float
+) -> AsyncGenerator[None]:
+    """Show progress on standard error while the block runs: a panel on a terminal, else lines `every_s` apart."""
     console = Console(stderr=True)
 
     async def refresh(live: Live) -> None:
         while True:
-            now = activity()
-            live.update(panel_of(label, now, total=total, done=earlier + now.finished), refresh=True)
+            live.update(panel(), refresh=True)
             await anyio.sleep(REFRESH_S)
 
     async def print_lines() -> None:
         while True:
             await anyio.sleep(every_s)
-            now = activity()
-            typer.echo(f"{_clock()} {label}: {line_of(now, total=total, done=earlier + now.finished)}", err=True)
+            typer.echo(f"{_clock()} {line()}", err=True)
 
     async with anyio.create_task_group() as tasks:
         if console.is_terminal:
@@ -116,6 +132,18 @@ async def shown_live(
             tasks.start_soon(print_lines)
             yield
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def shown_steps(label: str, *, every_s: float) -> AsyncGenerator[Callable[[str], None]]:
+    """Show what the block says that it is doing, as `shown`."""
+    doing = ["starting"]
+
+    def line() -> str:
+        return f"{label}: {doing[-1]}"
+
+    async with shown(lambda: Text(line()), line, every_s=every_s):
+        yield doing.append
 
 
 def _clock() -> str:

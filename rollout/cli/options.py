@@ -96,7 +96,7 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
         ConfigError: the file or environment does not exist or is invalid.
     """
     path = Path(file)
-    if path.suffix in (".yaml", ".yml", *JSON_SUFFIXES):
+    if path.suffix in (".yaml", ".yml", *JSON_SUFFIXES) and path.is_file():
         keys = read_mapping(path)
         if path.suffix in JSON_SUFFIXES or "mcpServers" in keys:
             found = read_servers(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,13 @@ from gateway.cassette.replaying import Missing
 from gateway.catalogue.names import policy_tools
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
-from rollout.cli.live import ProgressEvery, shown_live
+from rollout.cli.live import ProgressEvery, shown_live, shown_steps
 from rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir, TasksFile
 from rollout.cli.run_report import Played, print_report
 from rollout.cli.worlds import Cassettes, HostsOption, Record, ReplayFrom, ReplayMissing, opened_hosts, with_hosts
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
+from rollout.engines.rehearsal import IdleWorlds, idle_worlds, pays_for_checks_alone
 from rollout.engines.sampling import SamplingParameters
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.engines.timeouts import Timeouts
@@ -34,6 +35,7 @@ from rollout.environment.harness import ALL
 from rollout.environment.rows import environment_tasks
 from rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
 from rollout.environment.startup import opened_environment
+from rollout.environment.task import Task
 from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
 from rollout.evaluation.resume import (
     Settings,
@@ -50,6 +52,9 @@ from rollout.tokens.chat_template import read_chat_template
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds, file_digest
 from rollout.trace.store import TraceStore, read_traces
+
+_IDLE_S = 60.0
+"""Seconds after which no further world is examined without a turn."""
 
 app = typer.Typer(add_completion=False)
 
@@ -86,7 +91,13 @@ def run(
         str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
     ] = None,
     chat_template: ChatTemplateFile = None,
-    tool_format: Annotated[str, typer.Option(help="How the model writes calls, by verl's name for it.")] = "hermes",
+    tool_format: Annotated[
+        str | None,
+        typer.Option(
+            help="How the model writes calls, by verl's name for it; hermes by default. A chat API's text is read for "
+            "calls only if this is given."
+        ),
+    ] = None,
     success_at: Annotated[float, typer.Option(help="The least reward that counts as a success in pass@k.")] = 1.0,
     connect_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a server to answer.")] = 10.0,
     generate_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one turn's generation.")] = 1800.0,
@@ -117,7 +128,7 @@ def run(
 
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
-    written_as = None if engine in WITHOUT_MODEL else tool_format
+    written_as = None if engine in WITHOUT_MODEL else tool_format or "hermes"
     split = split or ("test" if tasks is None else ALL)
     if tasks is not None and len(environments) > 1:
         raise ConfigError("is for one environment", key="--tasks", remedy="run the environments one after the other")
@@ -139,7 +150,8 @@ def run(
         engine=engine,
         tokenizer=tokenizer,
         chat_template=read_chat_template(chat_template, key="--chat-template"),
-        tool_format=tool_format,
+        tool_format=tool_format or "hermes",
+        calls_in_text=tool_format is not None,
         sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed),
         timeouts=Timeouts(connect_timeout_s=connect_timeout, generate_timeout_s=generate_timeout),
         api_key=_api_key(api_key_env),
@@ -282,6 +294,14 @@ async def _play(
         attempts = Counter(outcome.key for outcome in recorded)
         todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
 
+        idle: dict[str, IdleWorlds] = {}
+        # A cassette has trajectories only: worlds that nobody plays are neither recorded nor to be found there.
+        if todo and recorder is None and replay is None:
+            async with shown_steps(", ".join(gateways), every_s=progress_every) as doing:
+                for environment in environments:
+                    tasks = [job.task for job in jobs if job.row[0] == environment.name and not job.origin.sample]
+                    idle[environment.name] = await _idle(environment, gateways, tasks, options.max_sequences, doing)
+
         def finished(trace: Trace) -> None:
             outcomes.append(Outcome.of(trace))
 
@@ -311,10 +331,32 @@ async def _play(
             engine=engine.name,
             notes=notes,
             outcomes=outcomes,
+            idle=idle,
             resumed=resumed,
             seconds=time.monotonic() - began,
             counts_bytes=engine.token_ids is not TokenIds.MODEL,
         )
+
+
+async def _idle(
+    environment: Environment,
+    gateways: dict[str, Gateway],
+    tasks: Sequence[Task],
+    concurrency: int,
+    doing: Callable[[str], None],
+) -> IdleWorlds:
+    """What holds in worlds without a turn; of `held` only the rows that pay for it."""
+    idle = await idle_worlds(
+        environment,
+        gateways[environment.name],
+        tasks,
+        place=lambda row: tasks[row].where or f"row {row}",
+        concurrency=concurrency,
+        seconds=_IDLE_S,
+        progress=lambda done, total: doing(f"worlds without a turn, {done} of {total}"),
+    )
+    idle.held = [row for row in idle.held if pays_for_checks_alone(environment, tasks[row])]
+    return idle
 
 
 def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:

@@ -10,10 +10,14 @@ from rich.table import Table
 
 from rollout.cli.options import print_json
 from rollout.cli.output import Console
+from rollout.engines.rehearsal import IdleWorlds
 from rollout.environment.config import Environment
 from rollout.environment.sections import Strategy
 from rollout.evaluation.estimates import Estimate
 from rollout.evaluation.summary import Outcome, Summary, summarise
+
+_FAILURES, _ROWS = 20, 10
+"""The most kinds of failures, and rows, that are named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +27,8 @@ class Played:
     engine: str
     notes: Sequence[str]
     outcomes: Sequence[Outcome]
+    idle: Mapping[str, IdleWorlds]
+    """By environment, the rows whose checks pay without a turn."""
     resumed: frozenset[str]
     """Ids of trajectories that earlier runs played."""
     seconds: float
@@ -69,6 +75,8 @@ def print_report(
         head = {"engine": played.engine, "split": split, "notes": list(played.notes), "out": str(out)}
         unit = "bytes" if played.counts_bytes else "tokens"
         head |= {"seconds": round(played.seconds, 6), f"{unit}_per_second": round(played.per_second, 1)}
+        held = {name: {"of": each.checked, "rows": each.held, "left": each.left} for name, each in played.idle.items()}
+        head |= {"hold_before_any_turn": held}
         print_json(head | asdict(total) | {"environments": {name: asdict(found) for name, found in each.items()}})
         return total
     columns = each if len(each) == 1 else {**each, "all": total}
@@ -76,8 +84,17 @@ def print_report(
     title = f"{played.engine}, {split}, {samples} per row; success is a reward of {success_at:g}"
     _print_table(title, columns, console)
     for name, found in columns.items():
-        for failure, count in found.failures.items():
+        for failure, count in list(found.failures.items())[:_FAILURES]:
             console.print(f"{name}: {count} x {failure}")
+        if (more := len(found.failures) - _FAILURES) > 0:
+            console.print(f"{name}: and {more} more kinds of failure")
+    for name, idle in played.idle.items():
+        if idle.held:
+            rows = ", ".join(map(str, idle.held[:_ROWS])) + (" and more" if len(idle.held) > _ROWS else "")
+            left = f"; not examined: {idle.left}" if idle.left else ""
+            console.print(
+                f"{name}: checks that hold before any turn: {len(idle.held)} of {idle.checked}, rows {rows}{left}"
+            )
     for note in played.notes:
         console.print(f"note: {note}")
     unit = "bytes of text" if played.counts_bytes else "tokens"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessError, WorldLost
 from gateway.types import Role
 from rollout.contract import clauses, functions, mutations, world_clauses
-from rollout.contract.clauses import ClauseFailed, ClauseUntested
+from rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
 from rollout.contract.play import CheckSetup, SetupFailed
 from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
 from rollout.environment.config import Environment
@@ -59,10 +59,15 @@ class Options:
     """How many times names, descriptions and schemas of the tools are changed, and the expert plays again."""
 
 
-async def check_environment(environment: Environment, options: Options = Options()) -> Report:
+async def check_environment(
+    environment: Environment, options: Options = Options(), *, progress: Callable[[str], None] = lambda doing: None
+) -> Report:
     """Examine every clause.
 
     What breaks in a server becomes a clause that fails. Servers may hang as long as the configuration's bounds allow.
+
+    Args:
+        progress: Takes what is being done: starting, then the clause.
 
     Raises:
         ConfigError: a task of the environment's file cannot be read or played there, as `environment_tasks` says it.
@@ -86,13 +91,14 @@ async def check_environment(environment: Environment, options: Options = Options
                 elsewhere=elsewhere,
                 user_varies=options.user_varies,
                 mutations=options.mutations,
+                progress=progress,
             )
             servers, tools = len(gateway.catalogue), sum(map(len, gateway.catalogue.values()))
             started = f"{servers} server{'s' * (servers != 1)}, {tools} tool{'s' * (tools != 1)}"
             results.append(ClauseResult(clause=Clause.STARTS, outcome=Outcome.HOLDS, said=started))
             results += [await _result(clause, examine, setup) for clause, examine in _WITHOUT_TASKS.items()]
             try:
-                setup.items = await _items(setup, options)
+                setup.items, setup.others = await _items(setup, options)
             except GatewayError as error:
                 return report(f"there is no task to play: {error}")
             prepared = await _result(Clause.TASKS, clauses.setups, setup)
@@ -113,8 +119,11 @@ async def check_environment(environment: Environment, options: Options = Options
 
 async def _result(clause: Clause, examine: Examine, setup: CheckSetup) -> ClauseResult:
     """Examine a clause. This is the boundary where whatever breaks becomes a clause that fails."""
+    setup.progress(clause)
     try:
         return ClauseResult(clause=clause, outcome=Outcome.HOLDS, said=await examine(setup))
+    except ClauseDoubtful as seen:
+        return ClauseResult(clause=clause, outcome=Outcome.DOUBTFUL, said=str(seen), instead=seen.remedy)
     except ClauseUntested as reason:
         return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=str(reason))
     except SetupFailed as problem:
@@ -146,12 +155,16 @@ def _owner(problem: Exception) -> Clause | None:
     return _OWNERS.get(Role(problem.role)) or Clause(problem.role) if problem.role else None
 
 
-async def _items(setup: CheckSetup, options: Options) -> list[ListedTask]:
+async def _items(setup: CheckSetup, options: Options) -> tuple[list[ListedTask], list[ListedTask]]:
+    """The tasks to play, and the others."""
     tasks = setup.environment.tasks
     if options.task is not None or tasks is None:
-        return [options.task or _UNLISTED]
+        return [options.task or _UNLISTED], []
+    items, others = list[ListedTask](), list[ListedTask]()
     async with setup.lease(None) as session:
         for split in (ALL,) if tasks.file else ("test", "train"):
-            if items := await listed_tasks(tasks, session, split, options.tasks):
-                return list(items)
-    return [_UNLISTED]
+            listed = await listed_tasks(tasks, session, split, None)
+            played = 0 if items else options.tasks
+            items += listed[:played]
+            others += listed[played:]
+    return items or [_UNLISTED], others

@@ -15,9 +15,10 @@ from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
 from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral, place
+from rollout.contract.report import Clause
+from rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
-from rollout.environment.reward_config import Component
 from rollout.environment.rows import environment_tasks, system_message, task_of
 from rollout.environment.task import question
 from rollout.environment.validation import missing_roles
@@ -35,6 +36,8 @@ _ARGUMENTS = {
 """Arguments by which a tool is recognised as a harness tool that lost its mark; a name alone proves too little."""
 
 
+_WORLDS, _WORLDS_S = 16, 600.0
+"""Worlds at a time in which tasks are prepared and examined that are not played, and the seconds for all of them."""
 _SHOWN = 5
 """The most tasks that one observation names."""
 _PREPARE = "correct that `setup`: in a world just made, each call must succeed and return what the task says"
@@ -49,6 +52,14 @@ class ClauseFailed(Exception):
     def __init__(self, problem: str, *, remedy: str | None = None) -> None:
         self.remedy = remedy
         super().__init__(problem)
+
+
+class ClauseDoubtful(Exception):
+    """The clause is kept, and what was seen may be a hole all the same; `remedy` says when it is none."""
+
+    def __init__(self, seen: str, *, remedy: str) -> None:
+        self.remedy = remedy
+        super().__init__(seen)
 
 
 class ClauseUntested(Exception):
@@ -124,7 +135,7 @@ async def tasks(setup: CheckSetup) -> str:
 
 
 async def setups(setup: CheckSetup) -> str:
-    """Prepare the world of each task to play, once.
+    """Prepare the world of each task once: of those to play, and of the others, whose checks are made as well.
 
     Raises:
         ClauseFailed: calls of a task's `setup` fail; they are in `setup.unprepared` from now on.
@@ -137,8 +148,17 @@ async def setups(setup: CheckSetup) -> str:
             setup.unprepared.append(str(problem))
         except GatewayError:  # of the reset, or of a server that ended: the clauses that play the task say so
             pass
-    if setup.unprepared:
-        raise ClauseFailed("\n".join(first_of(setup.unprepared)), remedy=_PREPARE)
+    setup.idle = await idle_worlds(
+        setup.environment,
+        setup.gateway,
+        setup.others,
+        place=lambda number: place(setup.others[number]),
+        concurrency=_WORLDS,
+        seconds=_WORLDS_S,
+        progress=lambda done, total: setup.progress(f"{Clause.TASKS}, {done} of {total} worlds"),
+    )
+    if failed := [*setup.unprepared, *setup.idle.unprepared.values()]:
+        raise ClauseFailed("\n".join(first_of(failed)), remedy=_PREPARE)
     return "all prepared"
 
 
@@ -280,7 +300,7 @@ async def score(setup: CheckSetup) -> str:
 
 
 async def _checks(setup: CheckSetup) -> str:
-    """Make the tasks' checks in worlds that no policy has touched; empty where there are none."""
+    """The tasks' checks in worlds that no policy has touched, twice for tasks to play; empty where there are none."""
     checked = [item for item in setup.items if item.check]
     held: list[ListedTask] = []
     for item in checked:
@@ -292,15 +312,13 @@ async def _checks(setup: CheckSetup) -> str:
         expect_same(one, other, f"task {item.task!r}: what the checks return, asked twice,")
         if all(holds for holds, _ in one):
             held.append(item)
-    config = setup.environment.reward
-    checks, answers, solved = map(config.weight, (Component.CHECKS, Component.EXACT_MATCH, Component.SOLVED))
-    # Where a server scores, checks may be conditions beside what the task is about; and so where an answer counts.
-    if config.server is None and max(checks, solved) > 0:
-        answer_counts = max(answers, solved) > 0
-        if paid := [place(item) for item in held if not (item.answer and answer_counts)]:
-            problem = "all checks hold before any turn, so that doing nothing is rewarded: "
-            raise ClauseFailed(problem + "; ".join(first_of(paid)), remedy=_CHECK)
-    return f"tasks with checks: {len(checked)}; all of a task's hold before any turn in {len(held)}" if checked else ""
+    held += [setup.others[number] for number in setup.idle.held]
+    if paid := [place(item) for item in held if pays_for_checks_alone(setup.environment, item)]:
+        problem = "all checks hold before any turn, so that doing nothing is rewarded: "
+        raise ClauseFailed(problem + "; ".join(first_of(paid)), remedy=_CHECK)
+    count = len(checked) + sum(bool(item.check) for item in setup.others)
+    said = f"tasks with checks: {count}; all of a task's hold before any turn in {len(held)}"
+    return said + (f"; not examined: {setup.idle.left}" if setup.idle.left else "") if count else ""
 
 
 async def _checked_score(setup: CheckSetup, session: Session, messages: Sequence[Message], server: str) -> Score:

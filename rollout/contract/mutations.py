@@ -12,7 +12,7 @@ from gateway.config.tool_selection import ToolOverride
 from gateway.leases.session import Session
 from gateway.types import ToolDefinition
 from rollout.contract.calls import Call, Turn
-from rollout.contract.clauses import ClauseFailed, ClauseUntested
+from rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
 from rollout.contract.play import CheckSetup, Play
 from rollout.engines.random_arguments import random_arguments
 from rollout.environment.config import Environment
@@ -24,6 +24,11 @@ from rollout.trace.outcome import ROUNDING
 _CHANGES = ("dropped", "doubled", "swapped", "other arguments", "repeated", "late", "mute")
 """Of a trajectory: one call left out, made twice, in another's place or with random arguments; all calls a second time
 before the last message, or after the end; no word said."""
+
+
+_NEEDED = ("dropped", "other arguments")
+"""Changes that take something of the solution away, if each call of the expert is a part of it."""
+_DOUBT = "see that the reward depends on the calls that the task needs; harmless if the ones changed only read"
 
 
 async def false_passes(setup: CheckSetup) -> str:
@@ -46,7 +51,10 @@ async def false_passes(setup: CheckSetup) -> str:
     if not made:
         raise ClauseUntested("the expert calls no tool and says nothing")
     counts = [f"{name} {kept[name]} of {made[name]}" for name in _CHANGES if made[name]]
-    return f"still the whole reward: {', '.join(counts)}"
+    seen = f"still the whole reward: {', '.join(counts)}"
+    if unneeded := [name for name in _NEEDED if made[name] and kept[name] == made[name]]:
+        raise ClauseDoubtful(f"{seen}; {' and '.join(unneeded)} changed nothing", remedy=_DOUBT)
+    return seen
 
 
 async def _expert(setup: CheckSetup, item: ListedTask) -> tuple[Sequence[Turn], float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -20,8 +20,10 @@ from gateway.types import Role, ToolResult
 from rollout.contract import calls
 from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
+from rollout.engines.rehearsal import IdleWorlds
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
+from rollout.environment.task import Task
 from rollout.environment.task_file import FileTask
 from rollout.loop.world_calls import prepare
 from rollout.types import Message, shared_beginning
@@ -129,8 +131,14 @@ class CheckSetup:
     """The same servers, started a second time."""
     items: list[ListedTask] = field(default_factory=list[ListedTask])
     """Tasks to play, from the test split first; not empty once the clause `tasks` has been examined."""
+    others: Sequence[ListedTask] = ()
+    """The environment's other tasks: their worlds are prepared and examined once, without a turn."""
     unprepared: list[str] = field(default_factory=list[str])
-    """Of those, what `SetupFailed` says in a first trajectory."""
+    """Of those to play, what `SetupFailed` says in a first trajectory."""
+    idle: IdleWorlds = field(default_factory=IdleWorlds)
+    """What was found in the worlds of the others."""
+    progress: Callable[[str], None] = lambda doing: None
+    """Takes what is being done."""
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
     mutations: int = 0
@@ -192,14 +200,14 @@ class CheckSetup:
 
 async def _prepare(session: Session, item: ListedTask) -> None:
     try:
-        await prepare(session, item.setup)
+        await prepare(session, item.setup, where=place(item))
     except HarnessError as error:
-        raise SetupFailed(f"{place(item)}: {error.problem}") from error
+        raise SetupFailed(error.problem) from error
 
 
-def place(item: ListedTask) -> str:
+def place(item: ListedTask | Task) -> str:
     """Where a task is in its file; its name where it is in none."""
-    return item.where if isinstance(item, FileTask) else f"task {item.task!r}"
+    return (item.where if isinstance(item, FileTask | Task) else "") or f"task {item.task!r}"
 
 
 def neutral(session: Session, text: str) -> str:

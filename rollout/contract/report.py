@@ -80,6 +80,8 @@ TOOL_RAISED = "the tool itself raised this error: correct it there"
 
 class Outcome(StrEnum):
     HOLDS = "holds"
+    DOUBTFUL = "doubtful"
+    """Holds, but for what may be a hole; no failure."""
     FAILS = "fails"
     UNTESTED = "untested"
 
@@ -100,7 +102,7 @@ class ClauseResult:
 
     @property
     def remedy(self) -> str:
-        if self.outcome is not Outcome.FAILS:
+        if self.outcome not in (Outcome.FAILS, Outcome.DOUBTFUL):
             return ""
         return self.instead or REMEDIES[self.clause]
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
+import anyio
+
+from gateway.errors import GatewayError, HarnessError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from gateway.types import Role
+from gateway.types import Role, Scope
 from rollout.engines.scripted import RandomPolicy, expert_script
 from rollout.environment.config import Environment
+from rollout.environment.harness import ListedTask
+from rollout.environment.reward_config import Component
 from rollout.environment.sections import StrategyConfig
 from rollout.environment.task import Task
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import PolicyFor, roll_out
+from rollout.loop.world_calls import examine, prepare
 from rollout.tokens.chatml import ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
@@ -53,3 +61,93 @@ async def script_for(environment: Environment, session: Session, task: Task) -> 
     tokens = ByteTokens()
     policy = RandomPolicy(session, tokens.encode, stop="", seed=task.seed)
     return [tokens.decode((await policy.generate([], max_tokens=MOST_BYTES, turn=0)).ids), "Done."]
+
+
+@dataclass(kw_only=True, slots=True)
+class IdleWorlds:
+    """Tasks whose worlds were prepared and examined without a turn, by their position."""
+
+    examined: int = 0
+    checked: int = 0
+    """Those that were examined and have checks."""
+    left: int = 0
+    """Tasks with calls that were not examined: for want of time, or since they write where all worlds are one."""
+    held: list[int] = field(default_factory=list[int])
+    """Those of which all checks hold."""
+    unprepared: dict[int, str] = field(default_factory=dict[int, str])
+    """Those whose `setup` fails, and how."""
+
+
+async def idle_worlds(
+    environment: Environment,
+    gateway: Gateway,
+    tasks: Sequence[ListedTask | Task],
+    *,
+    place: Callable[[int], str],
+    concurrency: int,
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> IdleWorlds:
+    """Make the calls of each task's `setup` and `check` once, in a world of its own.
+
+    Args:
+        place: names a task in errors, by its position.
+        concurrency: worlds at a time.
+        seconds: after which no further world is begun; each is bounded by the environment's own limits of time.
+        progress: takes the number of tasks that are done, and of all that have calls.
+    """
+    found = IdleWorlds()
+    having = [number for number, task in enumerate(tasks) if task.setup or task.check]
+    apart = _tools_apart(environment, gateway)
+    todo = iter([n for n in having if all(call.name in apart for call in (*tasks[n].setup, *tasks[n].check))])
+    ends_at = anyio.current_time() + seconds
+
+    async def examine_next() -> None:
+        for number in todo:  # one iterator for all, so that each is taken once
+            if anyio.current_time() > ends_at:
+                return
+            try:
+                await _examine_idle(gateway, tasks[number], number, place(number), found)
+            except GatewayError:  # of a world that broke, which a trajectory of the task tells, too
+                continue
+            progress(found.examined, len(having))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(concurrency):
+            group.start_soon(examine_next)
+    found.held.sort()
+    found.left = len(having) - found.examined
+    return found
+
+
+async def _examine_idle(gateway: Gateway, task: ListedTask | Task, number: int, where: str, found: IdleWorlds) -> None:
+    async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=task.task, seed=task.seed) as session:
+        try:
+            await prepare(session, task.setup, where=where)
+        except HarnessError as error:
+            found.unprepared[number] = error.problem
+        else:
+            checks = await examine(session, task.check)
+            found.checked += bool(checks)
+            if checks and all(each.holds for each in checks):
+                found.held.append(number)
+    found.examined += 1
+
+
+def _tools_apart(environment: Environment, gateway: Gateway) -> set[str]:
+    """Exposed names of the tools whose calls in one trajectory change nothing for another."""
+    apart = set[str]()
+    for server, tools in gateway.catalogue.items():
+        is_own = environment.servers[server].scope is not Scope.SHARED or any(tool.role is Role.RESET for tool in tools)
+        apart |= {tool.exposed_name for tool in tools if is_own or tool.read_only}
+    return apart
+
+
+def pays_for_checks_alone(environment: Environment, task: ListedTask | Task) -> bool:
+    """Whether a trajectory earns what the task gives where all of its checks hold.
+
+    Where a server scores, checks may be conditions beside what the task is about; and so where an answer counts.
+    """
+    config = environment.reward
+    checks, answers, solved = map(config.weight, (Component.CHECKS, Component.EXACT_MATCH, Component.SOLVED))
+    return config.server is None and max(checks, solved) > 0 and not (task.answer and max(answers, solved) > 0)

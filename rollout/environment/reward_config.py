@@ -73,8 +73,8 @@ class RubricConfig(Section):
     """The model that judges; by default the environment's `sampling`."""
     votes: int = Field(default=1, ge=1, le=32)
     """Independent judgements, which are averaged; each costs one request of at most `endpoint.max_tokens`."""
-    temperature: float = Field(default=0.0, ge=0)
-    """Of the judging model; above 0 where there are several votes."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Of the judging model; not 0 where there are several votes. None leaves it to the API."""
     transcript_chars: int = Field(default=60_000, ge=1000)
     """Most characters of the conversation that the model reads; what is in the middle of a longer one is left out."""
 

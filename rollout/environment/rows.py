@@ -103,6 +103,7 @@ def task_of(environment: Environment, gateway: Gateway, item: ListedTask, system
         setup=item.setup,
         check=item.check,
         verl=verl,
+        where=item.where if isinstance(item, FileTask) else "",
     )
 
 

@@ -185,6 +185,8 @@ class Task(BaseModel):
     """Calls that examine the world after the last turn."""
     verl: VerlColumns | None = None
     """The row's own columns for a reward function; None where it has none but those of this library."""
+    where: str = Field(default="", exclude=True, repr=False)
+    """The file and the line of the task, for messages; empty for rows of a dataset."""
 
     @property
     def world_tools(self) -> frozenset[str]:

@@ -147,7 +147,7 @@ async def _play(
         ) as session:
             trace.lease_wait_s = session.lease_wait_s
             try:
-                trace.setup = await prepare(session, task.setup)
+                trace.setup = await prepare(session, task.setup, where=task.where or f"row {trace.origin.row}")
                 world, policy = leaf.joined(trace, session, await policy_for(session))
                 user = User(world, environment.user.server) if environment.user else None
                 offered = [*session.tools.values(), *session.later_tools.values()]

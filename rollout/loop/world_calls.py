@@ -17,8 +17,11 @@ from rollout.types import Call, Shown
 AnyCall = TypeVar("AnyCall", bound=WorldCall)
 
 
-async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEvent]:
+async def prepare(session: Session, calls: Iterable[WorldCall], *, where: str) -> list[ToolEvent]:
     """Make the calls that prepare a task's world, in order.
+
+    Args:
+        where: the task, as errors name it.
 
     Raises:
         HarnessError: a tool is unknown, refuses its arguments, or answers with an error or with what it may not return.
@@ -26,12 +29,13 @@ async def prepare(session: Session, calls: Iterable[WorldCall]) -> list[ToolEven
     """
     events: list[ToolEvent] = []
     for number, call in enumerate(calls):
-        tool, call = _tool(session, call), _filled(session, call)
+        at = f"{where}: setup.{number}"
+        tool, call = _tool(session, call, at), _filled(session, call)
         began = time.time()
-        result = await _sent(session, tool, call)
+        result = await _sent(session, tool, call, at)
         if result.is_error or not await _is_met(session, tool, call, result):
             found = "an error" if result.is_error else f"what is not {call.expected!r}"
-            problem = f"setup.{number}: {call.name} answers with {found}: {result.text[:500]}"
+            problem = f"{at}: {call.name} answers with {found}: {result.text[:500]}"
             raise HarnessError(problem, server=tool.server, tool=tool.name, refused=True)
         events.append(_event(tool, call, result, began))
     return events
@@ -47,11 +51,11 @@ async def examine(session: Session, checks: Iterable[Check]) -> list[CheckEvent]
         GatewayError: the world broke.
     """
     events: list[CheckEvent] = []
-    for given in checks:
-        tool, check = _tool(session, given), _filled(session, given)
+    for number, given in enumerate(checks):
+        tool, check = _tool(session, given, f"check.{number}"), _filled(session, given)
         began = time.time()
         try:
-            result = await _sent(session, tool, check)
+            result = await _sent(session, tool, check, f"check.{number}")
         except GatewayError as error:
             if error.fault is None:
                 raise
@@ -65,10 +69,10 @@ async def _is_met(session: Session, tool: ToolDefinition, call: WorldCall, resul
     return await call.is_met_by(result.text, timeout_s=session.call_timeout_s(tool.server))
 
 
-def _tool(session: Session, call: WorldCall) -> ToolDefinition:
+def _tool(session: Session, call: WorldCall, at: str) -> ToolDefinition:
     tool = session.tools.get(call.name) or session.later_tools.get(call.name)
     if tool is None:
-        raise HarnessError(f"the task calls {call.name!r}, which is not a tool of its servers")
+        raise HarnessError(f"{at}: calls {call.name!r}, which is not a tool of its servers")
     return tool
 
 
@@ -76,10 +80,10 @@ def _filled(session: Session, call: AnyCall) -> AnyCall:
     return call.model_copy(update=session.filled(call.model_dump(include={"arguments", "returns"})))
 
 
-async def _sent(session: Session, tool: ToolDefinition, call: WorldCall) -> ToolResult:
+async def _sent(session: Session, tool: ToolDefinition, call: WorldCall, at: str) -> ToolResult:
     prepared = session.prepared(tool, dict(call.arguments))
     if prepared.faults:
-        raise HarnessError(prepared.refusal(call.name), server=tool.server, tool=tool.name)
+        raise HarnessError(f"{at}: {prepared.refusal(call.name)}", server=tool.server, tool=tool.name)
     return await session.send(tool, prepared.arguments)
 
 

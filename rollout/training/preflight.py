@@ -9,12 +9,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from gateway.cassette.replaying import Replay
 from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.engines.rehearsal import rehearse
+from rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone, rehearse
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
 from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
@@ -31,6 +33,10 @@ from rollout.trace.record import Trace
 from rollout.training.environments import Lock
 from rollout.training.settings import TrainingSettings
 from rollout.types import ModelTokens, Policy
+
+log = structlog.get_logger(__name__)
+_WORLDS, _IDLE_S = 16, 60.0
+"""Worlds at a time that are examined without a turn, and seconds after which no further one is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,23 @@ async def _check_environment(
         # A replay has the answers of the recorded trajectories only, and this one was not among them.
         if replay is None:
             await check_world(environment, gateway, rows[0])
+            await _warn_of_idle_rewards(environment, gateway, rows)
     return schemas
+
+
+async def _warn_of_idle_rewards(environment: Environment, gateway: Gateway, rows: Sequence[Row]) -> None:
+    """Log the rows whose checks all hold before any turn and pay for that, of those examined in `_IDLE_S` seconds."""
+    idle = await idle_worlds(
+        environment,
+        gateway,
+        [row.task for row in rows],
+        place=lambda number: f"{rows[number].path}: row {rows[number].number}",
+        concurrency=_WORLDS,
+        seconds=_IDLE_S,
+    )
+    if held := [number for number in idle.held if pays_for_checks_alone(environment, rows[number].task)]:
+        first = f"{rows[held[0]].path}: row {rows[held[0]].number}"
+        log.warning("checks hold before any turn", rows=len(held), of=idle.checked, left=idle.left, first=first)
 
 
 def longest_prompt(

@@ -234,6 +234,48 @@ def test_a_task_whose_checks_hold_from_the_start_fails_unless_more_is_asked_or_c
         assert done.exit_code == status, (weights, done.output)
 
 
+def test_every_tasks_setup_and_checks_are_tried_without_a_turn_and_not_only_those_of_tasks_to_play() -> None:
+    held, sound = {"setup": [WRITE], "check": [READ]}, {"check": [READ]}
+    file = tasks(
+        {"prompt": "1?", **sound}, {"prompt": "2?", **held}, {"prompt": "3?", **sound}, {"prompt": "4?", **held}
+    )
+    report = json.loads(called("check-env", "--tasks", file, "-n", 1, "--json", status=1).stdout)
+    (said,) = (clause["said"] for clause in report["clauses"] if clause["outcome"] == "fails")
+    assert said.endswith("doing nothing is rewarded: tasks.jsonl: line 2; tasks.jsonl: line 4")
+    table = called("run", "--tasks", file, "--engine", "none", "--out", "out").stdout
+    assert "servers: checks that hold before any turn: 2 of 4, rows 1, 3\n" in table
+    again = json.loads(called("run", "--tasks", file, "--engine", "none", "--out", "json", "--json").stdout)
+    assert again["hold_before_any_turn"] == {"servers": {"of": 4, "rows": [1, 3], "left": 0}}
+    file = tasks({"prompt": "1?", **sound}, {"prompt": "2?", "answer": "x", "setup": [READ]})
+    report = json.loads(called("check-env", "--tasks", file, "-n", 1, "--json", status=1).stdout)
+    assert report["failed"] == ["tasks"]
+    table = called("run", "--tasks", file, "--engine", "none", "--out", "failed", status=1).stdout
+    assert "tasks.jsonl: line 2: setup.0: read answers with an error" in " ".join(table.split())
+
+
+def test_no_world_that_all_trajectories_share_is_written_to_for_a_count() -> None:
+    Path("servers.json").write_text(json.dumps({"mcpServers": {"notes": {"factory": "notes:notes_server"}}}))
+    file = tasks({"prompt": "1?", "setup": [WRITE], "check": [READ]}, {"prompt": "2?", "check": [READ]})
+    report = json.loads(called("run", "--tasks", file, "--engine", "none", "--out", "out", "--json").stdout)
+    assert report["hold_before_any_turn"]["servers"]["left"] == 1  # of the second, the call only reads
+
+
+def test_a_path_that_does_not_exist_is_told_from_an_unknown_environment() -> None:
+    for name, said in (
+        ("servers.jsn", "servers.jsn: no such file, and no environment has this name (did you mean 'servers.json'?)"),
+        ("server", "server: no such file, and no environment has this name (did you mean 'servers.json'?)"),
+        (
+            "no/where",
+            "no/where: no such file, and no environment has this name (check the path: an mcpServers file, or",
+        ),
+        ("sevrers.json", "sevrers.json: no such file (did you mean 'servers.json'?)"),
+        ("retial", "unknown environment 'retial' (did you mean 'retail'?)"),
+    ):
+        for command in (["run", name, "--engine", "none", "--out", "out"], ["check-env", name], ["tools", name]):
+            error = CliRunner().invoke(app, command).exception
+            assert isinstance(error, ConfigError) and said in str(error), (command, error)
+
+
 def test_check_env_says_once_with_its_line_that_a_setup_fails() -> None:
     file = tasks(
         {"prompt": "1?", "answer": "x"}, {"prompt": "2?", "answer": "x", "setup": [WRITE, {**READ, "returns": "2"}]}
