@@ -218,6 +218,8 @@ class _Exchange:
     async def _body(self, request: AsgiRequest) -> Json:
         if self.placed.under_way > MOST_WAITING + 1:
             raise Unreadable(f"{MOST_WAITING} requests of this trajectory wait already")
+        if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
+            raise Unreadable(f"the request is compressed ({encoding:.40}): have the program send it as it is")
         raw = bytearray()
         async for part in request.stream():
             raw += part

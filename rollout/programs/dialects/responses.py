@@ -8,27 +8,13 @@ from typing import Any, cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
-from rollout.programs.dialects.dialect import (
-    Dialect,
-    Event,
-    Json,
-    asked,
-    call,
-    check_fields,
-    check_format,
-    function,
-    text_of,
-)
+from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
 
 _SEPARATOR = "__"
 
 
 class Responses(Dialect):
     def read(self, body: Json) -> Asked:
-        check_fields(body, {"input", "instructions", "max_output_tokens", "text", "include"})
-        if "message.output_text.logprobs" in (body.get("include") or ()):
-            raise Unreadable("answers have no logprobs here: leave message.output_text.logprobs out of include")
-        check_format(cast("Json", body.get("text") or {}).get("format"), "text.format")
         given: Any = body["input"]
         items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else given
         messages: list[Json] = []
@@ -39,10 +25,11 @@ class Responses(Dialect):
         for message in messages:
             if message["role"] == "assistant":
                 message["content"] = "".join(message["content"])
-        return asked(body, messages, _tools(body), body.get("max_output_tokens"))
+        keys = ("input", "instructions", "max_output_tokens", "text")
+        return asked(body, messages, _tools(body), body.get("max_output_tokens"), *keys)
 
     def document(self, answer: Answer, body: Json) -> Json:
-        return _response(body, _status(answer), _items(answer, body), answer)
+        return _response(body, "incomplete" if answer.is_cut else "completed", _items(answer, body), answer)
 
     def events(self, answer: Answer, body: Json) -> Iterator[Event]:
         for number, (name, data) in enumerate(_events(self.document(answer, body))):
@@ -74,14 +61,21 @@ def _add(messages: list[Json], item: Json) -> None:
         else:
             name = _SEPARATOR.join(filter(None, (item.get("namespace"), item["name"])))
             messages[-1].setdefault("tool_calls", []).append(call(item["call_id"], name, item["arguments"]))
-    elif kind != "reasoning":
+    elif kind not in ("reasoning", "additional_tools"):
         raise Unreadable(f"items of type {kind} cannot be shown to this policy")
+
+
+def _offered(body: Json) -> list[Json]:
+    """The tools of a request: those of `tools`, and those that Codex gives as items before the conversation."""
+    items: list[Json] = [] if isinstance(body["input"], str) else body["input"]
+    more: list[Json] = [tool for item in items if item.get("type") == "additional_tools" for tool in item["tools"]]
+    return [*cast("list[Json]", body.get("tools") or []), *more]
 
 
 def _tools(body: Json) -> list[Json]:
     """The functions with flat names, without what else is offered, which a policy cannot call."""
     found: list[Json] = []
-    for tool in cast("list[Json]", body.get("tools") or []):
+    for tool in _offered(body):
         kind = tool.get("type")
         space = f"{tool['name']}{_SEPARATOR}" if kind == "namespace" else ""
         functions = cast("list[Json]", tool["tools"] if space else [tool] if kind == "function" else [])
@@ -89,20 +83,16 @@ def _tools(body: Json) -> list[Json]:
     return found
 
 
-def _status(answer: Answer) -> str:
-    return "incomplete" if answer.is_cut else "completed"
-
-
 def _items(answer: Answer, body: Json) -> list[Json]:
     items: list[Json] = []
-    status = _status(answer)
+    status = "incomplete" if answer.is_cut else "completed"
     if answer.thinking:
         summary = [{"type": "summary_text", "text": answer.thinking}]
         items.append({"id": _id("rs"), "type": "reasoning", "summary": summary, "encrypted_content": "none"})
     if answer.text:
         content: list[Json] = [{"type": "output_text", "text": answer.text, "annotations": []}]
         items.append({"id": _id("msg"), "type": "message", "status": status, "role": "assistant", "content": content})
-    spaces = [str(tool["name"]) for tool in cast("list[Json]", body.get("tools") or []) if tool["type"] == "namespace"]
+    spaces = [str(tool["name"]) for tool in _offered(body) if tool["type"] == "namespace"]
     for each in answer.calls:
         space = next((one for one in spaces if each.name.startswith(one + _SEPARATOR)), None)
         name: Json = {"name": each.name}
