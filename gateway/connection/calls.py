@@ -11,13 +11,13 @@ import anyio
 import mcp_types as mcp
 from mcp import MCPError
 from mcp.client.session import ClientSession
-from mcp_types.version import LATEST_HANDSHAKE_VERSION
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from gateway import sdk
 from gateway.config.models import ServerConfig
 from gateway.connection.deadline import Deadline, Deadlines
-from gateway.connection.failures import failure
+from gateway.connection.failures import describe, failure, refuses
 from gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
@@ -88,6 +88,8 @@ class Calls:
         """Called for each call that was not answered in time."""
         self.answers = 0
         """How many calls the server has answered."""
+        self.forgotten = ""
+        """Why the server takes no further request of this session; empty while it does."""
         self.failures = MCP_FAILURES
         self.notes_delivery = False
         """Whether the transport notes when requests leave and passes notifications to the link. Otherwise progress
@@ -117,6 +119,7 @@ class Calls:
             meta = {**meta, "progressToken": token}
         began = time.perf_counter()
         answer: mcp.CallToolResult | PlainResult | None = None
+        failed: Exception | None = None
         with Deadline(self.deadlines(call.timeout_s)) as in_flight.deadline:
             try:
                 if tool.resource_kind is None:
@@ -133,10 +136,14 @@ class Calls:
                 if in_flight.raw is not None and isinstance(error, MCPError):
                     said = error.error.model_dump(exclude_none=True)
                     in_flight.raw.error = in_flight.redact(said)
-                return self.failed(error, in_flight, repeatable=tool.safe_to_resend, **where)
+                failed = error
             finally:
                 # Also when cancelled: a late message with this token must not reach a call that has ended.
                 del self._in_flight.running[token]
+                self._end_where_forgotten()
+        if failed is not None:
+            await self.note_forgotten(failed, in_flight)
+            return self.failed(failed, in_flight, repeatable=tool.safe_to_resend, **where)
         # Again, since a server may answer normally after its request was refused.
         if in_flight.broken is not None:
             raise in_flight.broken
@@ -203,6 +210,32 @@ class Calls:
                 await anyio.sleep(ROUND_S)
         raise ValueError(f"the server postponed its answer {MOST_ROUNDS} times")
 
+    async def note_forgotten(self, error: Exception, call: Delivery) -> None:
+        """Find out whether a request failed because the server has lost the session, as after a restart.
+
+        The specification has HTTP 404 for that, and servers have words of their own. So they are asked for what they
+        answered when the connection began: one that refuses even that needs a new session. Whether it ran the request
+        before is unknown.
+        """
+        session = self.session
+        if session is None or session.protocol_version in MODERN_PROTOCOL_VERSIONS or not refuses(error, call):
+            return
+        with Delivery() as asked, anyio.move_on_after(self._config.call_timeout_s):
+            try:
+                await sdk.list_page(session, None)
+            except MCP_FAILURES as again:
+                unknown = isinstance(again, MCPError) and again.code == mcp.METHOD_NOT_FOUND  # it has no tools
+                if self._link.over.is_set() or unknown or not refuses(again, asked):
+                    return
+                self.forgotten = f"the server has lost its session, and refuses even a listing: {describe(again)}"
+                call.break_off(Broke.LINE, self.forgotten)
+                self._end_where_forgotten()
+
+    def _end_where_forgotten(self) -> None:
+        """End the connection once the calls that were under way are over: some may still be answered."""
+        if self.forgotten and not self._in_flight.running:
+            self._link.end(self.forgotten)
+
     async def list_raw(self, *, timeout_s: float) -> list[Any]:
         """As `Connection.list_raw`."""
         try:
@@ -223,8 +256,9 @@ class Calls:
 
     def open_session(self, server: str, tool: str) -> ClientSession:
         """mcp's session. Raises `ServerUnavailable` where it is not open."""
-        if self.session is None or self._link.over.is_set():
-            unavailable = ServerUnavailable(self._link.down or "not connected", server=server, tool=tool)
+        if self.session is None or self._link.over.is_set() or self.forgotten:
+            reason = self._link.down or self.forgotten or "not connected"
+            unavailable = ServerUnavailable(reason, server=server, tool=tool)
             unavailable.may_resend = True  # nothing was sent
             raise unavailable
         return self.session

@@ -163,7 +163,7 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether a request can be sent."""
-        return self._calls.session is not None and not self._link.over.is_set()
+        return self._calls.session is not None and not self._link.over.is_set() and not self._calls.forgotten
 
     @property
     def exhausted(self) -> str:

@@ -21,10 +21,13 @@ from gateway.errors import (
 )
 from gateway.server_events import cut_text
 from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
+from gateway.transport.http_exchange import StatusFault
 from gateway.transport.link import Link
 from gateway.transport.tool_definitions import first_fault
 from gateway.types import ToolResult
 
+_PASSING = frozenset({408, 425, 429})
+"""HTTP statuses of a client's error that say nothing about the next request."""
 _OFF_PROTOCOL = frozenset(
     {
         mcp.METHOD_NOT_FOUND,
@@ -75,6 +78,17 @@ def failure(
         broken = DeliveryUnknown(f"{state}: {reason}", **where)
     broken.may_resend = verdict(delivery.sent, broke, repeatable=repeatable) is Verdict.RESEND
     return broken
+
+
+def refuses(error: Exception, delivery: Delivery) -> bool:
+    """Whether a request failed because the server answered that it does not take it, by an error or an HTTP status."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StatusFault):
+            said = cause.error is not None or cause.status < 500
+            return said and cause.broke is not Broke.SESSION and cause.status not in _PASSING
+        cause = cause.__cause__ or cause.__context__
+    return delivery.broke is None and isinstance(error, MCPError) and not isinstance(error.data, GatewayAnswer)
 
 
 def _answered(error: MCPError, where: Mapping[str, str]) -> GatewayError | ToolResult:

@@ -61,6 +61,7 @@ class Forwarding:
             try:
                 return await self._answer(session, request, meta, call, token)
             except self._calls.failures as error:
+                await self._calls.note_forgotten(error, call)
                 if (said := self._error_of_the_server(error, call)) is not None:
                     raise ErrorAnswer(said) from error
                 # Never repeatable here: only the client knows whether its request may run twice.

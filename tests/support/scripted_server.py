@@ -120,11 +120,13 @@ class HttpServer:
         elif method != "POST":
             self.send(writer, 200 if method == "DELETE" else 405, "", "text/plain", {})
         elif path.startswith("/post/"):
-            message = json.loads(body)
-            answer = self.script.reply(message) or {}
+            message, session = json.loads(body), path.removeprefix("/post/")
+            answer = self.script.reply(message, session) or {}
+            if message.get("method") == "initialize":
+                self.script.sessions.add(session)
             self.send(writer, answer.get("status", 202), answer.get("body", ""), "text/plain", {})
             for text in self.script.messages(answer, message):
-                self.streams[path.removeprefix("/post/")].write(b"event: message\ndata: %s\n\n" % text.encode())
+                self.streams[session].write(b"event: message\ndata: %s\n\n" % text.encode())
         else:
             message = json.loads(body)
             self.answer(writer, message, self.script.reply(message, session or ""))
