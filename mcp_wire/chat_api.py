@@ -23,8 +23,11 @@ from mcp_wire.proxies import proxy_of
 
 MOST_BYTES = 8 << 20
 """Of an answer, decompressed: a compressed one may be a thousandth of it."""
-_BUSY = (429, 502, 503, 504)
-"""Status codes after which a retry may help: nothing was sampled."""
+_BUSY = (429, 502, 503, 504, 529)
+"""Status codes after which a retry may help: nothing was sampled. 529 is Anthropic's, of a model that is overloaded."""
+_FAILED = ("error", "network_error", "insufficient_system_resource")
+"""Reasons with which APIs end an answer that their model has not ended: of OpenRouter, Z.ai and DeepSeek."""
+_HALF = re.compile("[\ud800-\udfff]")
 
 MOST_SAID = 500
 """Characters of an API's own words in an error."""
@@ -125,7 +128,7 @@ class Choice(BaseModel):
 
     @model_validator(mode="after")
     def _is_an_answer(self) -> Choice:
-        if self.error:
+        if self.error or self.finish_reason in _FAILED:
             raise ValueError("the API reports an error")
         return self
 
@@ -150,7 +153,14 @@ class _Fault(BaseModel):
     """An error in place of an answer, or of its first choice."""
 
     error: Any = None
+    finish_reason: str | None = None
     choices: list[_Fault] | None = None
+
+    @property
+    def said(self) -> Any:
+        # Without an error's own code it is as 503: what broke is the API, and another request may be answered.
+        failed = {"finish_reason": self.finish_reason, "code": 503} if self.finish_reason in _FAILED else None
+        return self.error or failed
 
 
 THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details", "thinking_blocks")
@@ -277,6 +287,8 @@ def parsed(model: type[M], content: bytes) -> M:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
+        if (whole := _whole(content)) is not None:
+            return parsed(model, whole)
         if (said := _error_of(content)) is not None:
             code: Any = cast("Mapping[str, Any]", said).get("code") if isinstance(said, Mapping) else None
             text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
@@ -291,7 +303,16 @@ def _error_of(content: bytes) -> Any:
         fault = _Fault.model_validate_json(content)
     except ValidationError:
         return None
-    return next((each.error for each in (fault, *(fault.choices or ())) if each.error), None)
+    return next((each.said for each in (fault, *(fault.choices or ())) if each.said), None)
+
+
+def _whole(content: bytes) -> bytes | None:
+    """The JSON with U+FFFD for halves of surrogate pairs, which models write and strict parsers refuse; else None."""
+    try:
+        text = json.dumps(json.loads(content), ensure_ascii=False) if b"\\ud" in content.lower() else ""
+    except (ValueError, RecursionError):
+        return None
+    return _HALF.sub("\ufffd", text).encode() if _HALF.search(text) else None
 
 
 def check_status(response: httpx2.Response, content: bytes) -> None:
