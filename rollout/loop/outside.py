@@ -190,10 +190,10 @@ class OutsideCalls:
                 self._trace.messages[self._at : self._at + self._written] = messages
         return messages
 
-    def messages(self, shown: Mapping[int, str] | None = None) -> list[Message]:
+    def messages(self, shown: Mapping[int, str]) -> list[Message]:
         """The tool messages of the calls that the policy wrote, with what the program gives it now."""
         made = [self._message(at) for at in range(self._written)]
-        return [message | ({"content": shown[at]} if shown and at in shown else {}) for at, message in enumerate(made)]
+        return [message | ({"content": shown[at]} if at in shown else {}) for at, message in enumerate(made)]
 
     def log_unwritten(self) -> None:
         """Put the messages of calls that the policy did not write behind the others, which are in the trace now."""

@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio.lowlevel
@@ -32,7 +31,6 @@ from rollout.trace.record import StopReason, Trace, assistant_message
 from rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
 
 T = TypeVar("T")
-_NO_RESULTS: Mapping[int, Any] = MappingProxyType({})
 
 
 class TrajectoryOver(BaseException):
@@ -265,7 +263,7 @@ class Turns:
         *,
         worlds: Mapping[str, str],
         why: str = "",
-        results: Mapping[int, Mapping[int, str]] = _NO_RESULTS,
+        results: Mapping[int, Mapping[int, str]],
         is_beside: bool = False,
     ) -> None:
         """Begin the conversation, or begin another one in a segment of its own: these messages, rendered as they are.
@@ -279,7 +277,7 @@ class Turns:
         """
         await self._admit()
         with self._operation():
-            self._leave(results.get(len(self._heads) - 1, {}), returns=is_beside)
+            self._leave(results.get(len(self._heads) - 1), returns=is_beside)
             for turn, given in results.items():
                 if turn >= 0:
                     self._heads[turn].calls.settle(given, reads=False)
@@ -524,7 +522,7 @@ class Turns:
         calls = OutsideCalls(self._trace, self._session, self._context, parsed.calls, worlds=worlds, own=own)
         self._heads.append(_Head(line, len(line), calls, tools, worlds, self._is_beside))
 
-    def _leave(self, results: Mapping[int, str] = _NO_RESULTS, *, returns: bool = False) -> None:
+    def _leave(self, results: Mapping[int, str] | None = None, *, returns: bool = False) -> None:
         """Record the messages that no generation reads.
 
         Args:
@@ -533,7 +531,7 @@ class Turns:
         """
         last = self._heads[-1].calls if self._heads else None
         if last is not None and not last.is_settled and not last.is_logged:
-            self._pending = last.messages() if returns and not results else last.settle(results)
+            self._pending = last.messages({}) if returns and not results else last.settle(results or {})
         self._log(self._pending)
         self._pending = []
 

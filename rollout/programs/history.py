@@ -111,12 +111,8 @@ class History:
     def __init__(self) -> None:
         self._told: list[Told] = []
         self._opening: Told | None = None
-        self._beside: set[int] = set()
-
-    @property
-    def beside(self) -> int:
-        """Number of turns beside the conversation."""
-        return len(self._beside)
+        self.beside: set[int] = set()
+        """The turns beside the conversation."""
 
     def place(self, told: Told, messages: Sequence[Message]) -> Place:
         """What a request continues, which is not a repetition."""
@@ -131,13 +127,13 @@ class History:
             # An answer of another model's in between can only be rendered.
             is_new = messages[known:] and all(message["role"] != "assistant" for message in messages[known:])
             if before.tools == told.tools and is_new:
-                return Place(kind, turn, known, turn in self._beside)
+                return Place(kind, turn, known, turn in self.beside)
             turns.add(turn)
         # After a summary there is no call of ours: the program begins as it began, with the tools of then.
         begins_again = self._opening.offered == told.offered and self._opening.is_start_of(told)
         own = {turn for turn in turns if turn >= 0}
         if begins_again or own:
-            return Place(Kind.REWRITTEN, is_beside=not begins_again and own <= self._beside)
+            return Place(Kind.REWRITTEN, is_beside=not begins_again and own <= self.beside)
         return Place(Kind.BESIDE)
 
     def answered(self, told: Told, answer: Key, *, begins: bool, is_beside: bool) -> None:
@@ -145,7 +141,7 @@ class History:
         if begins:
             self._opening = told
         if is_beside:
-            self._beside.add(len(self._told))
+            self.beside.add(len(self._told))
         self._told.append(replace(told, messages=(*told.messages, answer)))
 
 

@@ -121,12 +121,12 @@ class Seat:
     def _problem(self, asked: Asked) -> str:
         """Why a request that repeats none is not taken; empty if it is."""
         ids = [each["id"] for message in asked.messages for each in message.get("tool_calls") or ()]
-        forged = [id for id in (*ids, asked.labels.get(TRAIN, "")) if self._ids.is_forged(id)]
+        forged = next(filter(self._ids.is_forged, ids), None)
         train = asked.labels.get(TRAIN, "true")
         if len(self._open) > MOST_WAITING:
             return f"{MOST_WAITING} requests of this trajectory wait already"
-        if forged:
-            return f"no answer here has a call of the id {forged[0]!r:.80}"
+        if forged is not None:
+            return f"no answer here has a call of the id {forged!r:.80}"
         if train.lower() != "true" and self._ids.place(train) is None:
             return f"{TRAIN} is {train!r:.80}, which is neither true nor the id of a call of this trajectory"
         if asked.messages[-1]["role"] == "assistant":
@@ -140,7 +140,7 @@ class Seat:
         is_toolless = place.kind is Kind.OPENING and self.tools and not asked.offered
         is_aside = asked.model == SMALL or is_toolless or (place.kind is Kind.BESIDE and not names)
         is_beside = place.is_beside or place.kind is Kind.BESIDE
-        if (is_aside or is_beside) and self._asides + self._history.beside >= MOST_ASIDES:
+        if (is_aside or is_beside) and self._asides + len(self._history.beside) >= MOST_ASIDES:
             return Refusal(f"{MOST_ASIDES} requests beside the conversation were answered already")
         is_told = not is_aside and place.kind in (Kind.EXTENSION, Kind.BRANCH)
         new, known = asked.messages[place.known :], asked.messages[place.known - 1]

@@ -51,6 +51,8 @@ class Turn:
     """Seconds since 1970 when the generation was requested."""
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
+    unreadable: Annotated[list[ToolEvent], Field(exclude=True)] = field(default_factory=list[ToolEvent], repr=False)
+    """Calls that could not be read, where `tools` is without them: for reward functions. Not serialised."""
     user: UserEvent | None = None
     agent_message: str = ""
     """What the environment's agent, or a compaction that asks for a summary, said to the policy after the turn, within
@@ -181,11 +183,6 @@ class Trace(Segment):
         return [segment for segment in (*self.earlier, self) if segment.turns_sampled]
 
     @property
-    def summaries(self) -> int:
-        """Number of turns that are summaries."""
-        return sum(turn.is_summary for turn in self.turns)
-
-    @property
     def turns_taken(self) -> int:
         """Number of turns that count against limits."""
         return sum(turn.counts for turn in self.turns)
@@ -210,7 +207,7 @@ class Trace(Segment):
     def ends_undelivered(self) -> bool:
         """Whether the last message reached no tool and no user: a limit cut it, or a filter ended the trajectory."""
         last = self.turns[-1] if self.turns else None
-        if last is None or last.tools or last.user is not None:
+        if last is None or last.tools or last.unreadable or last.user is not None:
             return False
         return self.stop_reason is not StopReason.ANSWERED
 

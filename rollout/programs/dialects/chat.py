@@ -8,31 +8,18 @@ from typing import cast
 from uuid import uuid4
 
 from rollout.programs.conversation import Answer, Asked, Unreadable
-from rollout.programs.dialects.dialect import (
-    Dialect,
-    Event,
-    Json,
-    asked,
-    call,
-    check_fields,
-    check_format,
-    function,
-    text_of,
-)
+from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
 
 
 class Chat(Dialect):
     done = b"data: [DONE]\n\n"
 
     def read(self, body: Json) -> Asked:
-        check_fields(body, {"messages", "max_tokens", "max_completion_tokens", "response_format", "modalities"})
-        if body.get("modalities") not in (None, ["text"]):
-            raise Unreadable("answers are texts here: leave modalities out")
-        check_format(body.get("response_format"), "response_format")
         messages = [_message(each) for each in cast("list[Json]", body["messages"])]
         tools = [_tool(each) for each in cast("list[Json]", body.get("tools") or [])]
+        keys = ("messages", "max_tokens", "max_completion_tokens", "response_format")
         most = body.get("max_completion_tokens")
-        return asked(body, messages, tools, body.get("max_tokens") if most is None else most)
+        return asked(body, messages, tools, body.get("max_tokens") if most is None else most, *keys)
 
     def document(self, answer: Answer, body: Json) -> Json:
         choice = {"index": 0, "message": _said(answer), "finish_reason": _reason(answer), "logprobs": None}

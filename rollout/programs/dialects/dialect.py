@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
@@ -15,32 +15,20 @@ Event = tuple[str, Json]
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MOST_MESSAGES = 10_000
 """Of one request, its calls counted too. Each takes some ten microseconds of the event loop."""
-_READ = frozenset(("model", "stream", "stream_options", "n", "tools", "tool_choice", "parallel_tool_calls"))
+_READ = frozenset("model stream stream_options n tools tool_choice parallel_tool_calls".split())
 """Fields of every dialect that have an effect."""
 _IGNORED = frozenset(
-    (
-        *("temperature", "top_p", "top_k", "min_p", "seed"),
-        *("frequency_penalty", "presence_penalty", "repetition_penalty"),
-        *("reasoning", "reasoning_effort", "thinking", "verbosity", "prediction", "max_tool_calls"),
-        *("user", "metadata", "client_metadata", "safety_identifier", "store", "service_tier", "speed"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control", "inference_geo"),
-    )
+    "temperature top_p top_k min_p seed frequency_penalty presence_penalty repetition_penalty reasoning thinking "
+    "reasoning_effort verbosity prediction max_tool_calls user metadata client_metadata safety_identifier store speed "
+    "service_tier prompt_cache_key prompt_cache_retention prompt_cache_options cache_control inference_geo".split()
 )
 """Sampling, which is the trainer's, and what changes no answer."""
-_SILENT: Mapping[str, Any] = {"truncation": "disabled", "logprobs": False, "top_logprobs": 0, "background": False}
-"""Values that ask for nothing, beside null and what is empty."""
-_KEPT = "conversations that are kept by the endpoint (send the whole input; store: false)"
-_REFUSED = {
-    "stop": "stop sequences",
-    "stop_sequences": "stop sequences",
-    "audio": "audio",
-    "logprobs": "log-probabilities in answers",
-    "top_logprobs": "log-probabilities in answers",
-    "previous_response_id": _KEPT,
-    "conversation": _KEPT,
-    "functions": "functions outside of tools",
-    "function_call": "functions outside of tools",
+_SILENT: Mapping[str, Any] = {
+    **{"truncation": "disabled", "logprobs": False, "top_logprobs": 0, "background": False, "modalities": ["text"]},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "include": ["reasoning.encrypted_content"],
 }
+"""Values that ask for no more than is done, beside null and what is empty."""
 
 
 class Dialect(Protocol):
@@ -88,15 +76,24 @@ def text_of(content: Any) -> str:
     return "".join(texts)
 
 
-def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_tokens: Any) -> Asked:
+def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_tokens: Any, *read: str) -> Asked:
     """A request of these messages and tools.
 
     Args:
         most_tokens: The bound on the answer's tokens that the request gives.
+        read: The dialect's own fields.
 
     Raises:
         Unreadable: it has what cannot be ignored.
     """
+    for key in body.keys() - _READ - _IGNORED - {*read}:
+        if body[key] not in (None, "", [], {}, _SILENT.get(key)):
+            raise Unreadable(f"the field {key:.80} cannot be used in training: leave {key:.80} out")
+    for key in {"response_format", "text", "output_config"} & body.keys():
+        own = cast("Json", body[key] or {})
+        kind = (own if key == "response_format" else own.get("format") or {}).get("type", "text")
+        if kind != "text":
+            raise Unreadable(f"answers of the format {kind!r:.80} are not sampled here: leave it out of {key}")
     if body.get("n") not in (None, 1):
         raise Unreadable("a trajectory has one answer to each request: leave n out")
     if most_tokens is not None and (type(most_tokens) is not int or most_tokens < 1):
@@ -117,45 +114,25 @@ def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_toke
     )
 
 
-def check_fields(body: Json, read: Collection[str]) -> None:
-    """Raises Unreadable where a request has a field that is not among those read and that cannot be ignored."""
-    for key in body.keys() - read - _READ - _IGNORED:
-        value, what = body[key], _REFUSED.get(key)
-        if value in (None, "", [], {}) or value == _SILENT.get(key):
-            continue
-        raise Unreadable(f"{what or f'the field {key:.80}'} cannot be used in training: leave {key:.80} out")
-
-
 def _texts(body: Json, key: str) -> dict[str, str]:
     return {name: str(value) for name, value in cast("Json", body.get(key) or {}).items()}
 
 
 def _chosen(choice: Json, tools: Sequence[Json]) -> Sequence[Json]:
     """The tools that a `tool_choice` leaves. Raises Unreadable where these do not express it."""
-    kind, names = choice["type"], [str(tool["function"]["name"]) for tool in tools]
-    must = kind != "auto"
-    match kind:
-        case "auto" | "none":
-            return tools if kind == "auto" else ()
-        case "function" | "tool":
-            names = [_name(choice)]
-        case "allowed_tools":
-            allowed = choice.get("allowed_tools", choice)
-            names, must = [_name(tool) for tool in allowed["tools"]], allowed.get("mode") != "auto"
-        case "required" | "any":
-            pass
-        case _:
-            raise Unreadable(f"tool_choice cannot be {kind!r:.80} here: leave it out")
+    kind, own = choice["type"], choice.get("allowed_tools", choice)
+    if kind in ("auto", "none"):
+        return tools if kind == "auto" else ()
+    if kind not in ("function", "tool", "allowed_tools", "required", "any"):
+        raise Unreadable(f"tool_choice cannot be {kind!r:.80} here: leave it out")
+    listed = own["tools"] if kind == "allowed_tools" else tools if kind in ("required", "any") else [choice]
+    names = {str(each.get("function", each)["name"]) for each in listed}
     left = [tool for tool in tools if tool["function"]["name"] in names]
-    if len(left) < len(set(names)):
+    if len(left) < len(names):
         raise Unreadable("tool_choice names a tool that is not offered")
-    if must and len(left) != 1:
+    if len(left) != 1 and own.get("mode") != "auto":
         raise Unreadable(f"tool_choice cannot demand a call of one of {len(left)} tools: name one, or let it be auto")
     return left
-
-
-def _name(tool: Json) -> str:
-    return str(tool.get("function", tool)["name"])
 
 
 def _check(messages: Sequence[Json]) -> None:
@@ -194,13 +171,6 @@ def _normalised(messages: Sequence[Json]) -> list[Json]:
     for role, message in zip(given[first:], messages[first:], strict=True):
         said.append({**message, "role": "user" if role == "system" else role})
     return said
-
-
-def check_format(asked_for: Any, key: str) -> None:
-    """Raises Unreadable where a request wants an answer of a format of its own."""
-    kind = cast("Json", asked_for or {}).get("type", "text")
-    if kind != "text":
-        raise Unreadable(f"answers of the format {kind} are not sampled here: leave {key} out")
 
 
 def function(name: Any, description: Any, parameters: Any) -> Json:

@@ -6,29 +6,13 @@ from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
-from rollout.programs.dialects.dialect import (
-    Dialect,
-    Event,
-    Json,
-    asked,
-    call,
-    check_fields,
-    check_format,
-    function,
-    text_of,
-)
+from rollout.programs.conversation import Answer, Asked, Refusal
+from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
 from rollout.programs.history import arguments_of
 
 
 class Messages(Dialect):
     def read(self, body: Json) -> Asked:
-        check_fields(body, {"messages", "system", "max_tokens", "context_management", "output_config"})
-        check_format(cast("Json", body.get("output_config") or {}).get("format"), "output_config.format")
-        edits = cast("list[Json]", cast("Json", body.get("context_management") or {}).get("edits") or [])
-        for kind in (str(edit["type"]) for edit in edits):
-            if not kind.startswith("clear_thinking"):  # which `thinking.context` decides
-                raise Unreadable(f"context_management cannot do {kind:.80} here: leave it out")
         messages: list[Json] = []
         if system := text_of(body.get("system")):
             messages.append({"role": "system", "content": system})
@@ -39,7 +23,8 @@ class Messages(Dialect):
             for tool in cast("list[Json]", body.get("tools") or [])
             if "input_schema" in tool  # the vendor's own have none, and a policy cannot call them
         ]
-        return asked(body, messages, tools, body.get("max_tokens"))
+        keys = ("messages", "system", "max_tokens", "output_config")
+        return asked(body, messages, tools, body.get("max_tokens"), *keys)
 
     def document(self, answer: Answer, body: Json) -> Json:
         blocks: list[Json] = []
