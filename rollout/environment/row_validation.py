@@ -19,7 +19,7 @@ from rollout.environment.config import Environment
 from rollout.environment.harness import ALL
 from rollout.environment.parquet import read_rows
 from rollout.environment.reward_config import Component
-from rollout.environment.rows import environment_tasks, problems_of, warn_of_writing_checks
+from rollout.environment.rows import environment_tasks, problems_of, unlike_text, warn_of_writing_checks
 from rollout.environment.task import REMEDY, Task, question
 from rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles
 
@@ -212,6 +212,8 @@ def row_problems(
         yield row.problem(
             each.problem, key=_COLUMNS.get(each.key or "", f"extra_info.mcp.{each.key}"), remedy=each.remedy
         )
+    for each in unlike_text(row.task, environment):
+        yield row.problem(each.problem, key="reward_model.ground_truth", remedy=each.remedy)
     reward = environment.reward
     if reward.weight(Component.SOLVED) and not (row.task.answer or row.task.check):
         problem = "has neither an answer nor checks, so that its reward is always 0"

@@ -20,7 +20,7 @@ from gateway.schemas.arguments import prepare
 from rollout.environment.config import Environment, SystemPart, TasksConfig
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
 from rollout.environment.matching import Match, unusable
-from rollout.environment.reward_config import Component
+from rollout.environment.reward_config import CUSTOM_PART, Component
 from rollout.environment.task import Task
 from rollout.environment.task_file import FileTask, read_tasks
 from rollout.types import Message
@@ -59,7 +59,7 @@ async def environment_tasks(environment: Environment, gateway: Gateway, split: s
         with faults.collected():
             task = task_of(environment, gateway, item, system)
             if isinstance(item, FileTask):
-                for each in (*_unlike_text(item, environment), *problems_of(task, environment, gateway.catalogue)):
+                for each in (*unlike_text(item, environment), *problems_of(task, environment, gateway.catalogue)):
                     at.setdefault((each.problem, each.key, each.remedy), []).append(item.where)
             tasks.append(task)
     raise_all([*faults, *_folded(at)])
@@ -107,11 +107,16 @@ def task_of(environment: Environment, gateway: Gateway, item: ListedTask, system
     )
 
 
-def _unlike_text(task: FileTask, environment: Environment) -> Iterator[ConfigError]:
-    config = environment.reward
-    if task.is_json and config.compares_answers and config.match is not Match.JSON:
+def unlike_text(task: FileTask | Task, environment: Environment) -> Iterator[ConfigError]:
+    """The problem of an answer that is no text, which nothing that the policy says could equal."""
+    config, truth = environment.reward, task.verl.ground_truth if task.verl else None
+    is_json = task.is_json if isinstance(task, FileTask) else isinstance(truth, dict | list)
+    # The trainer's own reward function may take what it likes.
+    if is_json and config.compares_answers and config.match is not Match.JSON and CUSTOM_PART not in config.weights:
         problem = f"is an object or a list, and reward.match of {environment.name} is {config.match}"
-        yield ConfigError(problem, key="answer", remedy="set reward.match: json, or write the answer as text")
+        key = "answer" if truth is None else "reward_model.ground_truth"
+        remedy = "set reward.match: json, or write the answer as text"
+        yield ConfigError(problem, key=key, remedy=remedy)
 
 
 def _folded(at: Mapping[tuple[str, str | None, str], Sequence[str]]) -> Iterator[ConfigError]:

@@ -161,7 +161,8 @@ def question(messages: Iterable[Message]) -> str:
 def _is_message(message: Message) -> Message:
     if not isinstance(message.get("role"), str) or "content" not in message:
         raise ValueError("a chat message has a role and content")
-    return message
+    # A column of messages has each key of any of them, with null where a message has none.
+    return {name: value for name, value in message.items() if value is not None or name == "content"}
 
 
 class Task(BaseModel):
@@ -265,7 +266,7 @@ def _verl_columns(row: Mapping[str, Any], truth: Any, *, environment: Any) -> Ve
     source, extra = row.get("data_source"), cast("Mapping[str, Any]", row["extra_info"])
     given = plain({name: value for name, value in extra.items() if name not in ("mcp", "tools_kwargs")})
     has_more = any(value is not None for name, value in given.items() if name not in ("index", "split"))
-    if source in (None, environment) and not has_more:
+    if source in (None, environment) and not has_more and not isinstance(truth, dict | list):
         return None
     return VerlColumns(data_source=str(source or ""), ground_truth=truth, extra_info=given)
 
@@ -281,6 +282,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):  # a text in Parquet whose writer did not say that it is one
             return value.decode()
+    if isinstance(value, bytes):  # a column of texts that does not say so
+        return value.decode(errors="backslashreplace")
     return value if isinstance(value, str | int | float | None) else str(value)
 
 

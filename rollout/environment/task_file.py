@@ -8,6 +8,8 @@ row has is not read, but for a key that looks like a misspelt one, which is an e
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from math import isfinite
@@ -28,6 +30,8 @@ from rollout.environment.task import Calls, Checks, VerlColumns, as_text, plain,
 MOST_BYTES = 2**29
 MOST_ROWS = 1_000_000
 MOST_ROW_BYTES = 2**20
+_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{\s*['"](?:role|content)['"]\s*:""")
+_NULLS = re.compile(r'"(?:[^"\\]|\\.)*"|null')
 _MOST_FAULTS = 100
 """Faults after which the rest of the file is not read."""
 
@@ -38,13 +42,46 @@ class _Message(BaseModel):
     role: Literal["system", "user", "assistant", "tool"]
     content: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_keys(cls, value: Any) -> Any:
+        """A column of messages has each key of any of them, with null or an empty list where one has none."""
+        if not isinstance(value, Mapping):
+            return value
+        given = cast("Mapping[str, Any]", value)
+        return {name: each for name, each in given.items() if name in cls.model_fields or each not in (None, [], {})}
+
 
 def _messages(value: Any) -> Any:
     if isinstance(value, str):
-        return [{"role": "user", "content": value}]
+        return _listed_in(value) or [{"role": "user", "content": value}]
     if value is None or isinstance(value, list):
         return cast(Any, value)
     raise InvalidValue("is neither a text nor a list of messages", "write a text, or a list of {role, content}")
+
+
+def _listed_in(text: str) -> list[Any] | None:
+    """The messages of a text that is JSON of them, as a column of texts has them; None for another text."""
+    try:
+        found: Any = json.loads(text) if text.lstrip()[:1] in ("[", "{") else None
+        found = [found] if isinstance(found, dict) else found
+        if (
+            not isinstance(found, list)
+            or not found
+            or not all(isinstance(each, dict) and "role" in each for each in cast("list[Any]", found))
+        ):
+            return None
+        json.dumps(found, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        if not _LIKE_MESSAGES.match(text):
+            return None
+        raise InvalidValue("looks like messages and is not JSON", "write the list itself, or JSON of it") from error
+    return cast("list[Any]", found)
+
+
+def _whole(value: Any) -> Any:
+    """A column of whole numbers in which some are missing has floating-point ones."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _RewardModel(BaseModel):
@@ -56,13 +93,13 @@ class _Row(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    id: Annotated[str | int | None, Field(union_mode="left_to_right")] = None
+    id: Annotated[str | int | None, Field(union_mode="left_to_right"), BeforeValidator(_whole)] = None
     prompt: Annotated[list[_Message] | None, BeforeValidator(_messages)] = None
-    messages: list[_Message] | None = None
+    messages: Annotated[list[_Message] | None, BeforeValidator(_messages)] = None
     answer: Any = None
     tools: list[str] | None = None
     later_tools: list[str] | None = None
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: Annotated[int, BeforeValidator(_whole)] = Field(default=0, ge=0, lt=2**63)
     setup: Calls = ()
     check: Checks = ()
     data_source: str | None = None
@@ -111,7 +148,7 @@ class FileTask(ListedTask):
     """The file and the line or row."""
     messages: list[dict[str, str]]
     is_json: bool = False
-    """Whether the row's `answer` is an object or a list."""
+    """Whether the row's answer is an object or a list."""
     verl: VerlColumns | None = None
 
     def split(self, test_share: float) -> str:
@@ -141,7 +178,7 @@ def read_tasks(
         if len(faults) >= _MOST_FAULTS:
             break
         with faults.collected():
-            raw = _parsed(given, where) if isinstance(given, bytes) else given
+            raw = _parsed(given, where) if isinstance(given, bytes) else _without_gaps(given, where)
             if raw is None:
                 continue
             task = _task(raw, where)
@@ -183,7 +220,7 @@ def _task(raw: Mapping[str, Any], where: str) -> FileTask:
         prompt=last.content if last.role == "user" else None,
         messages=[message.model_dump() for message in row.opening],
         answer=answer,
-        is_json=isinstance(row.answer, dict | list),
+        is_json=isinstance(row.truth, dict | list),
         tools=row.tools,
         later_tools=row.later_tools,
         setup=row.setup,
@@ -247,6 +284,34 @@ def _rows(path: Path) -> Iterator[tuple[str, bytes | Mapping[str, Any]]]:
             where = f"{path}: line {number}"
             _check_length(where, len(line))
             yield where, line
+
+
+def _without_gaps(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row of Parquet without what fills its gaps: NaN, and null in calls. Raises ConfigError: null may be a value."""
+    # What reward functions get is handed on as it is.
+    own = {name: value if name == "extra_info" and value == value else _filled(value) for name, value in row.items()}
+    own["answer"] = _whole(own.get("answer"))
+    for key in ("setup", "check"):
+        if isinstance(own.get(key), list):
+            own[key] = [
+                {name: each for name, each in cast("dict[str, Any]", call).items() if each is not None}
+                if isinstance(call, dict)
+                else call
+                for call in cast("list[Any]", own[key])
+            ]
+            if "null" in _NULLS.findall(canonical_json(own[key])):
+                problem, remedy = "has null within a call, which Parquet fills in", "write it as JSON text"
+                raise ConfigError(problem, file=where, key=key, remedy=remedy)
+    return own
+
+
+def _filled(value: Any) -> Any:
+    """The value with null for NaN."""
+    if isinstance(value, Mapping):
+        return {name: _filled(each) for name, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_filled(each) for each in cast("list[Any]", value)]
+    return None if value != value else value
 
 
 def _check_length(where: str, length: int) -> None:

@@ -322,7 +322,10 @@ def test_rows_for_a_trainer_have_everything_that_the_file_has() -> None:
 def test_a_ground_truth_of_another_type_stays_one_and_mixed_types_are_refused() -> None:
     given = {"target": 24, "numbers": [1, 2]}
     row = {**GSM8K, "reward_model": {"ground_truth": given}}
-    called("data", "--tasks", tasks(row), "-o", "rows.parquet")
+    made = {"servers": "servers.json", "reward": {"weights": {"checks": 1}}}  # compares no answer
+    Path("servers.yaml").write_text(json.dumps(made))
+    invoked = CliRunner().invoke(app, ["data", "servers.yaml", "--tasks", tasks(row), "-o", "rows.parquet"])
+    assert invoked.exit_code == 0, invoked.output
     (written,) = read_rows(Path("rows.parquet"))
     assert written["reward_model"]["ground_truth"] == given
     read = Task.from_row(written)
@@ -330,6 +333,21 @@ def test_a_ground_truth_of_another_type_stays_one_and_mixed_types_are_refused() 
     mixed = [{**GSM8K, "extra_info": {"level": level}} for level in (1, "hard")]
     (fault,) = refusal("data", "--tasks", tasks(*mixed), "-o", "rows.parquet")
     assert "extra_info.level: has several types" in fault and "give it one type" in fault
+
+
+@pytest.mark.parametrize("truth", [{"target": 24}, ["4"]])
+def test_a_ground_truth_that_no_text_equals_is_refused_by_line_and_by_row_and_compared_as_json(truth: Any) -> None:
+    row = {"prompt": "1?", "reward_model": {"ground_truth": truth}}
+    said = "is an object or a list, and reward.match of servers is text"
+    (fault,) = refusal("run", "--tasks", tasks(row), "--engine", "none", "--out", "out")
+    assert fault.startswith(f"tasks.jsonl: line 1: reward_model.ground_truth: {said} (set reward.match: json, or write")
+    made = {"servers": "servers.json", "reward": {"weights": {"solved": 1}, "match": "json"}}
+    Path("json.yaml").write_text(json.dumps({**made, "name": "servers"}))
+    done = CliRunner().invoke(app, ["data", "json.yaml", "--tasks", "tasks.jsonl", "-o", "rows.parquet"])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["data", "--check", "rows.parquet", "--environments-dir", ".", "--json"])
+    (problem,) = json.loads(done.stdout)["shown"]
+    assert (problem["row"], problem["column"], problem["problem"]) == (0, "reward_model.ground_truth", said)
 
 
 def test_a_reward_function_gets_the_same_ground_truth_of_rows_for_training_as_of_the_file() -> None:

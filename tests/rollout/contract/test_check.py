@@ -165,6 +165,20 @@ def test_a_changed_trajectory_that_keeps_the_reward_is_counted_and_no_fault() ->
     assert told.endswith("mute 2 of 2")
 
 
+def test_a_reward_that_no_dropped_call_costs_is_doubtful_and_no_failure() -> None:
+    unpaid = {"server": "faulty", "parts": ["right", "polite"], "weights": {"score": 0, "polite": 1}}
+    doing = list[str]()
+
+    async def examine() -> Report:
+        return await check_environment(environment("sound", reward=unpaid), Options(tasks=1), progress=doing.append)
+
+    report = anyio.run(examine)
+    (result,) = [each for each in report.results if each.outcome is Outcome.DOUBTFUL]
+    assert result.clause is Clause.FALSE_PASSES and "dropped 1 of 1" in result.said and not report.failed
+    assert result.said.endswith("changed nothing") and "harmless if the ones changed only read" in result.remedy
+    assert {*doing} >= {*Clause} - {Clause.STARTS, Clause.MUTATIONS}
+
+
 @pytest.mark.parametrize(
     ("fault", "seen"),
     [
