@@ -22,6 +22,8 @@ from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeh
 from rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _REMEDY = "give a model directory with its tokenizer"
+_CACHED = ("config.json", "tokenizer_config.json")
+"""Files of a model, one of which its copy in the hub's cache has."""
 _PROMPT_END = 16
 """Ids at the end of a prompt in which a template may begin a thought."""
 
@@ -206,9 +208,9 @@ def load_tokens(
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
     path = tokenizer_path or model
-    missing = "" if Path(path).is_dir() else "it is no directory here, and "  # perhaps a model's name on a hub
-    if missing and (path.startswith(("/", ".", "~")) or path.count("/") > 1):
-        raise ConfigError("no such directory", file=path, key=key, remedy=_REMEDY)
+    for each in dict.fromkeys((path, model)):
+        check_model(each, key=key)
+    missing = "" if Path(path).is_dir() else "it is no directory here, and "  # but a model's name on a hub
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         kind = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code).model_type
@@ -221,6 +223,28 @@ def load_tokens(
         problem = f"{missing}no tokenizer can be loaded: {str(error).splitlines()[0]}"
         raise ConfigError(problem, file=path, key=key, remedy=_REMEDY) from error
     return ContinuousTokens(builder, tokenizer, tool_format)
+
+
+def check_model(path: str, *, key: str | None = None) -> None:
+    """Validate that there is such a directory, or such a model on the hub, which transformers would ask for minutes.
+
+    Raises:
+        ConfigError: there is neither, or the hub does not answer one request and its cache here has no such model.
+    """
+    if Path(path).is_dir():
+        return
+    if path.startswith(("/", ".", "~")) or path.count("/") > 1:
+        raise ConfigError("no such directory", file=path, key=key, remedy=_REMEDY)
+    import httpx
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    try:
+        if not any(isinstance(try_to_load_from_cache(path, name), str) for name in _CACHED):
+            HfApi().model_info(path, timeout=10)
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        said = [*str(error).splitlines(), type(error).__name__][0]
+        problem = f"it is no directory here, and the hub does not give it: {said}"
+        raise ConfigError(problem, file=path, key=key, remedy=_REMEDY) from error
 
 
 @cache

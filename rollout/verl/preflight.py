@@ -65,6 +65,7 @@ from rollout.verl.trainer_checks import (
     check_waiting,
     warn_of_several_updates,
 )
+from rollout.verl.update_checks import check_update
 
 log = structlog.get_logger(__name__)
 
@@ -150,6 +151,7 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         faults.check(check_custom_reward, config, settings.custom_reward, key=f"{KEY}.custom_reward")
     # After `registered_agents`, which imports what may register estimators too
     faults.check(check_estimator, config)
+    faults.check(check_update, config)
     faults.check(_check_batch_size, config)
     with faults.collected():
         lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
@@ -33,32 +33,38 @@ def registered_estimators() -> set[str]:
 def check_estimator(config: DictConfig) -> None:
     """Validate that the estimator is registered; verl looks it up after the first batch is rolled out.
 
-    An unknown one may come from the modules that verl's processes import first, so these are imported.
-
     Raises:
-        ConfigError: it is not registered, and all of these modules can be imported here.
+        ConfigError: it is not registered, and all modules that may register it can be imported here.
     """
     name = str(config.algorithm.adv_estimator)
-    if name in registered_estimators():
-        return
+    if not is_registered(name, registered_estimators, config, key=_KEY):
+        remedy = f"modules in {MODULES_KEY} may register it; {near(name, registered_estimators(), 'estimators')}"
+        raise ConfigError(f"unknown estimator {name!r}", key=_KEY, remedy=remedy)
+
+
+def is_registered(name: str, registered: Callable[[], Collection[str]], config: DictConfig, *, key: str) -> bool:
+    """Whether verl's processes will know the name. An unknown one may come from the modules that they import first.
+
+    These are imported, and where one cannot be imported here, the name is taken to be known.
+    """
+    if name in registered():
+        return True
     missing: list[str] = []
     for module in external_modules(config):
         try:
             import_external_libs([module])
         except ImportError:
             missing.append(module)
-    if name in registered_estimators():
-        return
+    if name in registered():
+        return True
     if missing:  # they may be on the nodes of the Ray cluster only
         log.warning(
-            "the estimator is not registered here, and modules that may register it cannot be imported here",
-            key=_KEY,
-            estimator=name,
+            "the name is not registered here, and modules that may register it cannot be imported here",
+            key=key,
+            name=name,
             modules=missing,
         )
-        return
-    remedy = f"modules in {MODULES_KEY} may register it; {near(name, registered_estimators(), 'estimators')}"
-    raise ConfigError(f"unknown estimator {name!r}", key=_KEY, remedy=remedy)
+    return bool(missing)
 
 
 def warn_of_useless_estimator(environments: Collection[Environment], config: DictConfig) -> None:

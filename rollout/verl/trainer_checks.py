@@ -40,7 +40,7 @@ _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 MODULES_KEY = f"{_VARIABLES}.{_MODULES}"
 """Where verl's configuration names the modules that its processes import first."""
 _MODULE = "rollout.verl.trainer"
-_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
+WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 """Estimators without a baseline over the trajectories of a row."""
 
 
@@ -232,12 +232,12 @@ def check_groups(config: DictConfig, parts: Collection[str]) -> None:
             miss a value of every trajectory.
     """
     estimator, filtering = str(config.algorithm.adv_estimator), config.algorithm.filter_groups
-    if not config.trainer.use_v1 and estimator not in _WITHOUT_GROUPS:
+    if not config.trainer.use_v1 and estimator not in WITHOUT_GROUPS:
         raise ConfigError(
             f"{estimator} compares the trajectories of a group, and verl's v0 trainer counts a withdrawn one as a "
             "reward of 0",
             key="algorithm.adv_estimator",
-            remedy=f"set trainer.use_v1=True, or one of {', '.join(_WITHOUT_GROUPS)}",
+            remedy=f"set trainer.use_v1=True, or one of {', '.join(WITHOUT_GROUPS)}",
         )
     if not filtering.enable or not config.trainer.use_v1:
         return

@@ -240,6 +240,7 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
         ("data.train_files=/nowhere.parquet", ["/nowhere.parquet", "no such file"]),
         ("actor_rollout_ref.model.path=null", ["actor_rollout_ref.model.path"]),
         ("actor_rollout_ref.model.path=/nowhere", ["actor_rollout_ref.model.path", "/nowhere"]),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gsop", ["policy_loss.loss_mode", "did you mean 'gspo'?"]),
         (
             "actor_rollout_ref.rollout.max_model_len=100",
             ["rollout.max_model_len", "at most 100", "row 1", "the sum of"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ SIZES = [name for name in RECIPES if name != "async"]
 BASE = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=rows.parquet"]
 
 
+@cache
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         return compose("mcp_grpo", overrides=[*BASE, *overrides])
@@ -96,3 +98,26 @@ def test_the_asynchronous_recipe_goes_with_the_others() -> None:
     assert together.trainer.v1.trainer_mode == "mcp_colocate_async"
     assert together.algorithm.rollout_correction.rollout_is == "token"
     assert together.data == alone.data and together.actor_rollout_ref.rollout == alone.actor_rollout_ref.rollout
+
+
+ENGINES = sorted(path.stem for path in (CONFIGS / "engine").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("override", [*(f"recipe={name}" for name in RECIPES), *(f"engine={name}" for name in ENGINES)])
+def test_the_reference_computes_as_the_actor_does_and_the_engine_samples_in_that_type(override: str) -> None:
+    """verl's FSDP engine takes bfloat16 where `mixed_precision` is missing."""
+    roles = composed(override).actor_rollout_ref
+    actor, ref = (OmegaConf.to_container(roles[role].fsdp_config, resolve=True) for role in ("actor", "ref"))
+    for key in ("model_dtype", "mixed_precision", "dtype"):
+        assert actor.get(key) == ref.get(key)
+    computes = (actor.get("mixed_precision") or {}).get("param_dtype", "bf16")
+    assert {"fp32": "float32", "bf16": "bfloat16"}[computes] == roles.rollout.dtype
+
+
+def test_the_reference_follows_an_actor_that_computes_in_another_type() -> None:
+    keys = ("model_dtype=fp16", "+mixed_precision.param_dtype=fp16")
+    changed = [
+        f"{'+' * key.startswith('+')}actor_rollout_ref.actor.fsdp_config.{key.removeprefix('+')}" for key in keys
+    ]
+    ref = composed("engine=vllm", *changed).actor_rollout_ref.ref.fsdp_config
+    assert (ref.model_dtype, ref.mixed_precision.param_dtype) == ("fp16", "fp16")

@@ -74,6 +74,7 @@ class Run:
     """What the trainer's estimator was given and made of it, by sample."""
     handed: dict[str, dict[str, Any]]
     """By trace, what the reward function was given."""
+    printed: str
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "+reward.custom_reward_function.reward_kwargs.where": home / "handed.jsonl",
         "actor_rollout_ref.rollout.custom.mcp.custom_reward": "add",
         "trainer.val_before_train": True,
+        "actor_rollout_ref.actor.use_kl_loss": True,
     }
     environment = {
         "VERL_USE_EXTERNAL_MODULES": "seen_advantages",
@@ -102,7 +104,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     metrics, records = logged(home), read_records(home / "traces")
     trained = [record for record in records if not record["origin"]["validate"]]
     assert handed.keys() == {record["id"] for record in records}
-    yield Run(metrics[1], metrics[0], trained, seen, handed)
+    yield Run(metrics[1], metrics[0], trained, seen, handed, done.stdout)
 
 
 def earned_at(record: dict[str, Any]) -> list[float]:
@@ -185,3 +187,10 @@ def test_validation_has_what_verls_reward_function_returned(run: Run) -> None:
     assert {"val-core/echo/acc/mean@1", "val-aux/echo/mcp_custom/mean@1", "val-aux/echo/letters/mean@1"} <= {
         *run.validation
     }
+
+
+def test_the_divergence_from_the_reference_begins_at_0_and_its_log_probabilities_are_of_the_actors_type(
+    run: Run,
+) -> None:
+    assert abs(run.metrics["actor/kl_loss"]) < 1e-6 and run.metrics["actor/kl_coef"] > 0
+    assert "dtype mismatch" not in run.printed

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -117,28 +118,62 @@ def test_on_a_gpu_the_engine_alone_is_registered_and_shares_the_gpu_of_its_worke
 
 
 REFERENCE = """
+import os, sys, tempfile
+from pathlib import Path
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # verl's worker asks; the store below is in memory
+import rollout.verl_cpu.plugin
 import torch
 import torch.distributed as dist
-import verl
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from verl.utils.fsdp_utils import fsdp2_load_full_state_dict
-from verl.workers.engine.fsdp import transformer_impl
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.dataset_utils import DatasetPadMode
+from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl_config import composed
+from rollout.verl_cpu.tiny_model import make_tiny_model
+
+def batch():
+    ids = [torch.arange(3, 3 + length) for length in (37, 15, 20, 9)]
+    def column(of):
+        return torch.nested.nested_tensor([of(each) for each in ids], layout=torch.jagged)
+    mask = column(lambda each: torch.ones_like(each[5:]))
+    data = tu.get_tensordict(
+        {
+            "input_ids": column(lambda each: each),
+            "position_ids": column(lambda each: torch.arange(len(each))),
+            "prompts": column(lambda each: each[:5]),
+            "responses": column(lambda each: each[5:]),
+            "loss_mask": mask,
+            "response_mask": mask,
+        },
+        {"temperature": 1.0, "compute_loss": False, "calculate_entropy": False, "global_token_num": [37, 15, 20, 9]},
+    )
+    tu.assign_non_tensor(data, pad_mode=DatasetPadMode.NO_PADDING)
+    return data
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-model, mesh = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)), init_device_mesh("cpu", (1,))
-asked = torch.ones(1, 4)
-before, weights, policy = model(asked), model.state_dict(), transformer_impl.CPUOffloadPolicy(pin_memory=True)
-fully_shard(model, mesh=mesh, offload_policy=policy)
-fsdp2_load_full_state_dict(model, weights, mesh, policy)
-print(torch.equal(model(asked), before))
+with tempfile.TemporaryDirectory() as folder:
+    model = make_tiny_model(Path(folder), hidden=32, layers=1)
+    for engine in ("cpu", "cpu_135m", "sglang_cpu"):
+        both = {}
+        for role in ("actor", "ref"):
+            config = composed(model, f"engine={engine}", "actor_rollout_ref.actor.use_kl_loss=True").actor_rollout_ref
+            worker = ActorRolloutRefWorker(config=config, role=role)
+            worker.init_model()
+            compute = worker.compute_log_prob if role == "actor" else worker.compute_ref_log_prob
+            both[role] = compute(batch())["log_probs"].values()
+        dtypes = {str(each.dtype) for each in both.values()}
+        print("REFERENCE", engine, *dtypes, (both["actor"] - both["ref"]).abs().max().item() < 1e-6)
 dist.destroy_process_group()
 """
 
 
-def test_a_reference_model_is_held_without_an_accelerator() -> None:
-    """The steps with which verl's engine builds one, for a divergence term; verl pins its memory, which needs a GPU."""
-    assert python(REFERENCE, VERL_PLATFORM="cpu").splitlines()[-1] == "True"
+def test_actor_and_reference_are_one_before_the_first_update_in_each_recipe_for_a_cpu() -> None:
+    """verl's own workers, whose columns share a field of the queue: it refuses a second type."""
+    support = str(Path(__file__).parents[2] / "support")
+    printed = python(REFERENCE, VERL_PLATFORM="cpu", PYTHONPATH=support).splitlines()
+    assert [line for line in printed if line.startswith("REFERENCE")] == [
+        f"REFERENCE {engine} torch.float32 True" for engine in ("cpu", "cpu_135m", "sglang_cpu")
+    ]
 
 
 MOVED = """
