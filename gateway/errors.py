@@ -215,6 +215,10 @@ class ToolsChanged(GatewayError):
         return type(self)(self.difference, server=self.server or "")
 
 
+class OwnToolsChanged(ToolsChanged):
+    """Tool definitions have changed where one trajectory alone plays; those of other trajectories have not."""
+
+
 class ToolsUnknown(ToolsChanged):
     """Comparing a server's tools failed because of a defect in this program."""
 
@@ -242,6 +246,9 @@ class HarnessError(GatewayError):
 
 class RequestRefused(GatewayError):
     """A server requested elicitation or sampling within a call, and no configured component could answer."""
+
+    said: str = ""
+    """The words of the API that was asked, which no server is told."""
 
 
 class ReplayMismatch(GatewayError):

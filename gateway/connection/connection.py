@@ -28,7 +28,7 @@ from gateway.connection.in_flight import InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor, redacted_mcp_logs
 from gateway.connection.server_requests import ServerRequests
 from gateway.connection.tool_listing import list_definitions, watch_tool_changes
-from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds
+from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds, ToolsChanged
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY
 from gateway.transport.link import Link
@@ -69,6 +69,11 @@ class AnyConnection(Protocol):
     @property
     def killed(self) -> str:
         """Which signal ended the server, as half a sentence; empty where it ended by itself or was to end."""
+        ...
+
+    @property
+    def changed(self) -> ToolsChanged | None:
+        """How the tools of a lease's own connection differ from those at the start of the run; None if they do not."""
         ...
 
     @property
@@ -126,6 +131,8 @@ class Connection:
     """What the server has besides tools."""
     capabilities: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
     """The server's own, as it declared them."""
+    changed: ToolsChanged | None = field(default=None, init=False)
+    """As `AnyConnection.changed`."""
     start_s: float = field(default=0.0, init=False)
     """Seconds from the start of `run` until calls could be sent."""
     call: Callable[[OutgoingCall, Mapping[str, Any]], Coroutine[Any, Any, ToolResult]] = field(init=False)

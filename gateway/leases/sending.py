@@ -74,9 +74,9 @@ class Sending:
 
     def check_tools(self) -> None:
         """Raise `ToolsChanged` where a server of this session has other tools than at the start of the run."""
-        for server in self._changed:
-            if server in self.connections:
-                raise self._changed[server].again()
+        for server, connection in self.connections.items():
+            if (changed := self._changed.get(server) or connection.changed) is not None:
+                raise changed.again()
 
     async def send(self, call: OutgoingCall) -> ToolResult:
         """One request, and at most one more.
@@ -89,8 +89,7 @@ class Sending:
         tool, server = call.tool, call.tool.server
         self._running[server] += 1
         try:
-            if self.ended or self._changed:
-                self._check(tool)
+            self._check(tool)
             connection = self.connections[server]
             try:
                 return await connection.call(call, self._meta)

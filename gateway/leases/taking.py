@@ -122,7 +122,7 @@ class Bundle:
 
     @property
     def alive(self) -> bool:
-        return all(connection.alive for connection in self.connections.values())
+        return all(connection.alive and connection.changed is None for connection in self.connections.values())
 
 
 class Pool(Protocol):

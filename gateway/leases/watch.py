@@ -1,7 +1,8 @@
 """Watch whether servers still define their tools as they did when the gateway published them.
 
 A change is announced by the server (`tools/list_changed`) or found when a connection to it is opened again. From then
-on the gateway does not use the server: the trajectories that lease it fail, and no new one gets it.
+on the gateway does not use the server: the trajectories that lease it fail, and no new one gets it. What is announced
+where one lease plays alone fails that lease; the next connection shows what the server offers to others.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from anyio.abc import TaskGroup
 
 from gateway.catalogue.tool_config import difference, is_changed
 from gateway.connection.connection import AnyConnection, Connection
-from gateway.errors import ToolsChanged, ToolsUnknown
-from gateway.types import ToolDefinition
+from gateway.errors import OwnToolsChanged, ToolsChanged, ToolsUnknown
+from gateway.types import Scope, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -57,12 +58,19 @@ class ToolWatch:
         if (early := self._early.pop(server, None)) is not None:
             await self.compare(server, early)
 
-    async def compare(self, server: str, tools: Sequence[ToolDefinition], again: ListAgain | None = None) -> None:
+    async def compare(
+        self,
+        server: str,
+        tools: Sequence[ToolDefinition],
+        again: ListAgain | None = None,
+        own: Connection | None = None,
+    ) -> None:
         """Compare a listing; the first difference is kept. A listing that arrives before `publish` waits for it.
 
         Args:
             again: lists once more, where there is a difference: in pages between which the server changed, a tool that
                 it still has may be missing.
+            own: The connection that lists them, where only one lease has it.
         """
         if server in self._changed:
             return
@@ -78,7 +86,11 @@ class ToolWatch:
             return
         if differences and server not in self._changed:
             difference = self._redact(server, "\n".join(differences))
-            self._changed[server] = error = ToolsChanged(difference, server=server)
+            error = ToolsChanged(difference, server=server)
+            if own is None:
+                self._changed[server] = error
+            else:
+                own.changed = error = OwnToolsChanged(difference, server=server)
             log.warning("server.tools_changed", server=server, problem=str(error))
 
     def _lose(self, server: str, error: Exception) -> None:
@@ -117,7 +129,8 @@ class ToolWatch:
                 self._listing.add(connection)
                 tools = await connection.list_again()
                 if tools is not None:
-                    await self.compare(connection.server, tools, connection.list_again)
+                    own = None if connection.config.scope is Scope.SHARED else connection
+                    await self.compare(connection.server, tools, connection.list_again, own)
                 self._done(connection)
                 await anyio.sleep(_PAUSE_S)
         except Exception as error:  # boundary: as above; this task shares its group with every connection

@@ -71,7 +71,7 @@ class RemoteWorld:
             result = decoded_result(raw, trusted=trusted, elapsed_s=elapsed_s, events=events, redact=redactor.json)
         except ValueError as error:
             raise ProtocolError(redactor.text(str(error))) from None
-        return redactor.result(result) if redactor.needed else result
+        return await redactor.result(result) if redactor.needed else result
 
     async def request(self, method: str, params: Mapping[str, Any], meta: Mapping[str, Any], *, wait_s: float) -> Any:
         """As `RemoteHost.request`, for this lease."""
@@ -124,6 +124,7 @@ class RemoteConnection:
     def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
         self.server = server
         self.exhausted = self.killed = ""  # the host says so in its errors
+        self.changed = None  # likewise
         self.world, self._name = world, name
         self._trusted = world.config.servers[server].trusted
 

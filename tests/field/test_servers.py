@@ -78,7 +78,12 @@ async def play(gateway: Gateway, steps: list[Any], restart: Callable[[], None]) 
                     session = await stack.enter_async_context(lease)
                 except GatewayError as error:
                     outcomes.append({"withdrawn": error.code, "says": str(error)})
-            if step != "lease" and session is not None:
+            if step == "changes" and session is not None:
+                try:
+                    await session.wait_for_tool_changes()
+                except GatewayError as error:
+                    outcomes.append({"withdrawn": error.code, "says": str(error)})
+            elif step != "lease" and session is not None:
                 outcomes += await outcomes_of(session, step if isinstance(step, list) else [step])
     return outcomes
 
