@@ -35,20 +35,14 @@ _SCOPES = 0b11
 """Abstract Unix sockets and signals."""
 ANY, LOOKED_UP = "any", "? "
 
+# fmt: off
 _MACHINES = {
-    "x86_64": (
-        (0xC000003E, 317, 42, 44, 46, 307),
-        (76, 90, 92, 94, 132, 188, 189, 197, 198, 235),
-        (91, 93, 190, 199),
-        (260, 261, 268, 280, 452, 463, 466),
-    ),
-    "aarch64": (
-        (0xC00000B7, 277, 203, 206, 211, 269),
-        (5, 6, 14, 15, 45),
-        (7, 16, 52, 55),
-        (53, 54, 88, 452, 463, 466),
-    ),
+    "x86_64": ((0xC000003E, 317, 42, 44, 46, 307), (76, 90, 92, 94, 132, 188, 189, 197, 198, 235), (91, 93, 190, 199),
+               (260, 261, 268, 280, 452, 463, 466)),
+    "aarch64": ((0xC00000B7, 277, 203, 206, 211, 269), (5, 6, 14, 15, 45), (7, 16, 52, 55),
+                (53, 54, 88, 452, 463, 466)),
 }
+# fmt: on
 """By machine: AUDIT_ARCH_*, seccomp(2), connect(2), sendto(2), sendmsg(2), sendmmsg(2); and calls that change modes,
 owners, times, attributes or the length of a file, with a path as the first argument, a descriptor, and a directory."""
 _AT_WORKING_DIRECTORY = -100
@@ -186,17 +180,15 @@ class _Supervisor:
                 address, size = given[1:3] if number == connect else given[4:6]
                 return self._reaches(pid, read(address, min(size, 128)))
             if number in (sendmsg, sendmmsg):
-                most = min(given[2], 64) if number == sendmmsg else 1
+                most = min(given[2], 1024) if number == sendmmsg else 1
                 headers = [struct.unpack("QIxxxxQ", read(given[1] + 64 * index, 24)) for index in range(most)]
                 for address, _, parts in headers:
                     if not address and number == sendmmsg:
                         self._look(read(*struct.unpack("QQ", read(parts, 16))))
                 return all(self._reaches(pid, read(address, min(size, 128))) for address, size, _ in headers if address)
-            if number in by_descriptor:
-                return self._is_ours(pid, given[0], "")
-            path = given[0] if number in by_path else given[1]
-            directory = _AT_WORKING_DIRECTORY if number in by_path else given[0]
-            return self._is_ours(pid, directory, os.fsdecode(read(path, 4096).split(b"\0")[0]) if path else "")
+            directory, path = (_AT_WORKING_DIRECTORY, given[0]) if number in by_path else given[:2]
+            named = path and number not in by_descriptor
+            return self._is_ours(pid, directory, os.fsdecode(read(path, 4096).split(b"\0")[0]) if named else "")
 
     def _is_ours(self, pid: int, directory: int, path: str) -> bool:
         """Whether a path, or the descriptor if it is empty, is below `paths`, or not a file at all."""

@@ -25,7 +25,7 @@ from rollout.doctor.confined import ANY
 from rollout.doctor.entry_data import data_of
 from rollout.doctor.fidelity import examine_tools, schema_problems
 from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
-from rollout.doctor.permission import is_named, paths_in, place_of, writes_to
+from rollout.doctor.permission import is_named, paths_in, place_of, without_user, writes_to
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
@@ -176,9 +176,11 @@ class Examination:
                 addresses=(ANY,) if self._reaches else options.addresses,
             )
             fault = self._throwaway.prepare()
-            unnamed = unnamed if reason else (*map(str, self._throwaway.in_place), *self._reaches)
+            unnamed = unnamed if reason else tuple(map(str, self._throwaway.in_place))
             reason = reason or fault or f"it reaches {', '.join(self._reaches)}"
-        self._unnamed = tuple(place for place in unnamed if not is_named(place, named))
+        left = [place for place in unnamed if not is_named(place, named)]
+        # Where every address is open, naming some of them is not enough.
+        self._unnamed = tuple(dict.fromkeys([*left, *self._reaches]))
         self._permissions = Permissions(write=not self._unnamed, outside=options.allow_outside)
         if self._unnamed and reason != NO_PROGRAM:
             self._report.notes.append(f"nothing was written: {reason} ({writes_to(self._unnamed)})")
@@ -191,7 +193,7 @@ class Examination:
         if made is None:
             return ", ".join(places) + (", by tools annotated read-only" if self._unnamed else ", by all tools")
         parts = [f"copies of {', '.join(made.copied)}"] if made.copied else []
-        parts += [f"what --writes-to names: {', '.join(named)}"] if named else []
+        parts += [f"what --writes-to names: {', '.join(map(without_user, named))}"] if named else []
         parts += ["any address, by tools annotated read-only"] if self._reaches else []
         return "; ".join(parts) or "nothing of yours"
 

@@ -191,6 +191,8 @@ async def probe_call(session: Session, tool: str, arguments: dict[str, Any], roo
 
 def _directory_in(root: str, named: Sequence[str]) -> str:
     """Where paths in arguments point: a directory that the entry names, else the working directory."""
+    if root == "/tmp":  # what lies in there is not the server's
+        return root
     for name in sorted(Path(root).glob("data*/*")):
         if name.is_dir():
             return str(name)
@@ -201,7 +203,7 @@ def _directory_in(root: str, named: Sequence[str]) -> str:
     if work.is_dir():
         return str(work)
     # The directory of a lease whose template is one directory: an entry names that, as `${lease.dir}/files`.
-    inside = [each for each in Path(root).iterdir() if each.is_dir()] if root != "/tmp" else []
+    inside = [each for each in Path(root).iterdir() if each.is_dir()]
     return str(inside[0]) if len(inside) == 1 else root
 
 

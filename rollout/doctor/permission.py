@@ -27,6 +27,12 @@ def writes_to(places: Sequence[str]) -> str:
     return " ".join(f"--writes-to {shlex.quote(place)}" for place in places)
 
 
+def without_user(address: str) -> str:
+    """The address without its user and password."""
+    scheme, separator, rest = address.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else address
+
+
 def is_named(place: str, named: Sequence[str]) -> bool:
     """Whether a path or an address, or what it is part of, is among those that the user named."""
     return any(_covers(each, place) for each in named)
@@ -55,7 +61,9 @@ def addresses_in(named: Sequence[str], entries: Collection[ServerConfig]) -> tup
             infos = []
         if not infos and not any(_covers(each, place) for place in places):
             remedy = "name a path that exists, or an address as the report has it"
-            raise ConfigError(f"{each!r} is neither a path nor a known address", key="--writes-to", remedy=remedy)
+            raise ConfigError(
+                f"{without_user(each)!r} is neither a path nor a known address", key="--writes-to", remedy=remedy
+            )
         found += [f"{info[4][0]} {port or 0}" for info in infos]
     return tuple(dict.fromkeys(found))
 
@@ -66,10 +74,10 @@ def _covers(named: str, place: str) -> bool:
     if _is_path(named):
         whole, part = (os.path.realpath(os.path.expanduser(each)) for each in (named, place))
         return _is_path(place) and os.path.commonpath([whole, part]) == whole
-    if "://" in named and urlsplit(named).path.strip("/"):
-        return place.startswith(f"{named.rstrip('/')}/")
+    if _is_path(place) or ("://" in named and urlsplit(named).path.strip("/")):
+        return False
     (host, port), (at, its_port) = _host_and_port(named), _host_and_port(place)
-    return not _is_path(place) and host is not None and host == at and port in (None, its_port)
+    return host is not None and host == at and port in (None, its_port)
 
 
 def _is_path(text: str) -> bool:

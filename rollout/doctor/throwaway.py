@@ -34,17 +34,7 @@ _CONFINED = Path(__file__).with_name("confined.py")
 _LAUNCHERS = frozenset("npx npm pnpm yarn bunx bun uvx uv pipx".split())
 """Programs that may first download the server: their caches stay writable."""
 _CACHES = (".npm", ".cache/uv", ".local/share/uv", ".bun", ".local/share/pnpm", ".cache/node", ".local/pipx")
-_DEVICES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/tty",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/ptmx",
-    "/dev/pts",
-    "/dev/shm",
-)
+_DEVICES = tuple(f"/dev/{name}" for name in "null zero full tty random urandom ptmx pts".split())
 _CONTAINERS = frozenset("docker podman nerdctl ssh kubectl wsl".split())
 """Programs whose server runs elsewhere, out of reach of the kernel's rules for this process."""
 _MOST_BYTES, _MOST_FILES = 64 << 20, 4000
@@ -144,7 +134,7 @@ class Throwaway:
             source = resolved(path, self.entry.cwd)
             name = names.setdefault(source, f"data{len(names) or ''}")
             if fault := _copied(source, self.template / name / base(path)):
-                shutil.rmtree(self.template / name)
+                shutil.rmtree(self.template / name, ignore_errors=True)
                 if whole:
                     faults.append(fault)
                     self.in_place.append(source)
@@ -153,7 +143,8 @@ class Throwaway:
             self.relocations.append(moved)
         # A file that is there before the first call, for tools that only look.
         for directory in (self.template / WORK, *(each for each in self.template.glob("data*/*") if each.is_dir())):
-            (directory / f"{self.word}.txt").write_text("one line\n")
+            with suppress(OSError):  # a directory that is not to be written to
+                (directory / f"{self.word}.txt").write_text("one line\n")
         return "; ".join(faults)
 
     @property
@@ -226,7 +217,7 @@ class Throwaway:
             "cwd": text(entry.cwd) if entry.cwd else f"{place}/{WORK}",
         }
         if not unconfined():
-            rules = ":".join([*writable, *self.named, *_DEVICES])
+            rules = ":".join([*writable, *self.named, *_DEVICES, *_shared_memory()])
             page = [f"127.0.0.1 {self.page_port}"] if self.page_port else []
             addresses = ANY if ANY in self.addresses else ",".join([*page, *self.addresses])
             confine = ("-I", "-S", str(_CONFINED), rules, addresses, str(self.root / _RECORD), placed["command"])
@@ -305,6 +296,12 @@ def unconfined() -> bool:
         return True
     tried = (sys.executable, "-I", "-S", str(_CONFINED), os.devnull, "", os.devnull, "true")
     return subprocess.run(tried, capture_output=True, check=False).returncode != 0
+
+
+@cache
+def _shared_memory() -> tuple[str, ...]:
+    """The directory of shared memory, unless other programs had something in it before the first server started."""
+    return () if os.path.isdir("/dev/shm") and os.listdir("/dev/shm") else ("/dev/shm",)
 
 
 def lease_directories(entry: ServerConfig) -> tuple[str, ...]:
