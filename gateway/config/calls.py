@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
@@ -79,6 +79,8 @@ class SamplingConfig(Section):
     """For one completion."""
     max_tokens: int = Field(default=4096, ge=1)
     """Maximum tokens of one completion."""
+    body: dict[str, Any] = Field(default={})
+    """Further keys of every request, which go above all others; null removes one."""
 
     @field_validator("url")
     @classmethod

@@ -54,6 +54,7 @@ class Sampler:
                 return result(await chat_api.complete(client, body), config)
         except chat_api.ApiError as error:
             refused = RequestRefused(f"{self._host}: {error}")
+            refused.said = error.said
             refused.may_resend = isinstance(error, chat_api.ApiLost) and not error.may_have_run
             raise refused from error
         except (httpx2.InvalidURL, ValueError) as error:
@@ -77,7 +78,7 @@ def chat_request(params: Mapping[str, Any], config: SamplingConfig) -> dict[str,
         body["temperature"] = params["temperature"]
     if params.get("stopSequences"):
         body["stop"] = params["stopSequences"]
-    return body
+    return chat_api.with_options(body, config.body)
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,11 +159,12 @@ class InFlightCall(Delivery):
             async with answerer.queue:
                 with anyio.move_on_after(answerer.timeout_s):
                     return await answerer.answer(Question(self.server, tool, params))
-            problem = f"no answer within {answerer.timeout_s:g} s ({kind}.timeout_s)"
+            problem, said = f"no answer within {answerer.timeout_s:g} s ({kind}.timeout_s)", ""
         except GatewayError as error:
-            problem = str(error)
+            problem, said = str(error), error.said if isinstance(error, RequestRefused) else ""
         # A separate error, since the answerer's could be taken as a failure of this call's connection.
-        self.broken = RequestRefused(f"{kind}: {problem}", server=self.server, tool=self.tool)
+        words = f"{kind}: {problem}{said and ': '}{said}"
+        self.broken = RequestRefused(words, server=self.server, tool=self.tool)
         raise Refused(problem)
 
     def refuse(self, kind: RequestKind, params: Mapping[str, Any], reason: str) -> NoReturn:

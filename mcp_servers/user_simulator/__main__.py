@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -51,7 +52,8 @@ def _model(given: Sequence[str]) -> None:
         f"{KEY} in the environment.",
     )
     _add_by_task(options, "--personas", Persona)
-    options.add_argument("--temperature", type=float, default=0.7)
+    options.add_argument("--temperature", type=float, help="by default the API's own")
+    options.add_argument("--body", type=json.loads, default={}, metavar="JSON", help="further keys of each request")
     options.add_argument("--max-tokens", type=int, default=512, help="of one message (default: %(default)s)")
     options.add_argument("--timeout-s", type=float, default=45, help="for one message (default: %(default)s)")
     options.add_argument("--max-concurrent", type=int, default=256, help="requests at once (default: %(default)s)")
@@ -176,6 +178,7 @@ def _endpoint_config(options: argparse.ArgumentParser, read: argparse.Namespace)
             api_key=SecretStr(key) if key else None,
             temperature=read.temperature,
             max_tokens=read.max_tokens,
+            body=read.body,
             timeout_s=read.timeout_s,
             max_concurrent=read.max_concurrent,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import httpx2
@@ -150,8 +150,10 @@ class EndpointConfig(BaseModel):
     """Base URL, as in `https://api.example.com/v1`; `/chat/completions` is appended."""
     model: str = Field(min_length=1)
     api_key: SecretStr | None = None
-    temperature: float = Field(default=0.7, ge=0, le=2)
+    temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int = Field(default=512, ge=1)
+    body: dict[str, Any] = Field(default={})
+    """Further keys of every request, which go above all others; null removes one."""
     timeout_s: float = Field(default=45, gt=0, allow_inf_nan=False)
     """For one response, without the wait for one of the `max_concurrent` slots."""
     max_concurrent: int = Field(default=256, ge=1)
@@ -177,8 +179,8 @@ class Endpoint:
         """Returns the model's next message.
 
         Raises:
-            ToolError: The request failed, or the response is not a chat completion. The message never contains the key
-                or the URL.
+            ToolError: The request failed, or the response is not a chat completion. The message quotes the API, and
+                never contains the key or the URL.
         """
         config = self._config
         body = {
@@ -188,6 +190,7 @@ class Endpoint:
             "max_tokens": config.max_tokens,
             "seed": seed,
         }
+        body = chat_api.with_options(body, config.body)
         key = config.api_key.get_secret_value() if config.api_key else None
         try:
             async with self._slots:
@@ -200,6 +203,6 @@ class Endpoint:
         except TimeoutError as error:
             raise ToolError(f"the user's model did not answer within {config.timeout_s:g} s") from error
         except chat_api.ApiError as error:
-            raise ToolError(f"the user's model: {error}") from error
+            raise ToolError(f"the user's model: {error}{error.said and ': '}{error.said}") from error
         except httpx2.InvalidURL as error:
             raise ToolError("the address of the user's model is not one") from error

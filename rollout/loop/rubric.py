@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
-from pydantic import Field, TypeAdapter, ValidationError
 
 from gateway.config.calls import SamplingConfig
 from gateway.connection.answerers import Sampler
@@ -29,7 +29,7 @@ from rollout.errors import RewardError
 from rollout.types import Message
 
 BEST = 10
-"""Marks are whole numbers from 0 to this."""
+"""Marks are from 0 to this."""
 ATTEMPTS = 2
 """How often a judgement is asked for whose answer cannot be read."""
 _PAUSES_S = (0.5, 2.0, 8.0)
@@ -43,7 +43,10 @@ Answer with one JSON object, a mark by the name of each criterion, and nothing e
 
 Criteria:
 """
-_MARKS = TypeAdapter(dict[str, Annotated[int, Field(ge=0, le=BEST)]])
+_MARK = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*{BEST}\s*)?")
+_NAMES = ("mark", "score", "grade", "rating", "value")
+"""Keys of an object that holds a mark beside a reason for it."""
+_MOST_OBJECTS = 1000
 
 
 async def rubric_parts(
@@ -65,9 +68,10 @@ async def rubric_parts(
 
 async def _judgement(
     rubric: RubricConfig, endpoint: SamplingConfig, messages: Sequence[Message], directory: Path, vote: int
-) -> dict[str, int]:
+) -> dict[str, float]:
     request = _request(rubric, endpoint, messages)
-    identity = canonical_json({"model": endpoint.model, "request": request, "vote": vote})
+    asked = {"model": endpoint.model, "request": request, "vote": vote}
+    identity = canonical_json(asked | ({"body": endpoint.body} if endpoint.body else {}))
     file = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
     kept = await anyio.to_thread.run_sync(_kept, file, rubric)
     if kept is not None:
@@ -78,8 +82,7 @@ async def _judgement(
         answer = str(reply["content"]["text"])
         marks = read_marks(answer, rubric)
         if marks is not None:
-            record = {"model": endpoint.model, "request": request, "vote": vote, "answer": answer, "marks": marks}
-            await anyio.to_thread.run_sync(_keep, file, record)
+            await anyio.to_thread.run_sync(_keep, file, {**asked, "answer": answer, "marks": marks})
             return marks
     raise RewardError(f"the judge {endpoint.model} answered without a mark for each criterion: {answer[:200]!r}")
 
@@ -91,7 +94,7 @@ async def _reply(endpoint: SamplingConfig, request: Mapping[str, Any]) -> dict[s
             return await Sampler(endpoint).complete(request)
         except RequestRefused as error:
             if pause_s is None or not error.may_resend:
-                raise RewardError(f"the judge {endpoint.model}: {error}") from error
+                raise RewardError(f"the judge {endpoint.model}: {error}{error.said and ': '}{error.said}") from error
             await anyio.sleep(pause_s)
     raise AssertionError("unreachable")
 
@@ -116,24 +119,48 @@ def transcript(messages: Sequence[Message], rubric: RubricConfig) -> str:
     return f"{text[: most // 2]}\n[... {len(text) - most} characters left out ...]\n{text[-(most - most // 2) :]}"
 
 
-def read_marks(answer: str, rubric: RubricConfig) -> dict[str, int] | None:
-    """The marks in a judge's answer, which may have words around them; None if a criterion has none."""
-    start, end = answer.find("{"), answer.rfind("}")
-    try:
-        marks = _MARKS.validate_json(answer[start : end + 1])
-    except ValidationError:
-        return None
+def read_marks(answer: str, rubric: RubricConfig) -> dict[str, float] | None:
+    """The marks in a judge's answer; None if a criterion has none.
+
+    They are in its last JSON object that has all criteria, which may have words and fences around it and further keys.
+    A mark is a number from 0 to `BEST`, as a text too (`"7.5"`, `"7/10"`), or an object that has one.
+    """
+    decoder, end = json.JSONDecoder(), len(answer)
+    for _ in range(_MOST_OBJECTS):
+        if (end := answer.rfind("{", 0, end)) < 0:
+            return None
+        try:
+            found: object = decoder.raw_decode(answer, end)[0]
+        except (ValueError, RecursionError):
+            continue
+        if (marks := _marks(found, rubric)) is not None:
+            return marks
+    return None
+
+
+def _marks(found: object, rubric: RubricConfig) -> dict[str, float] | None:
+    given: Mapping[str, object] = cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}
+    marks = {name: mark for name in rubric.criteria if (mark := _mark(given.get(name))) is not None}
     return marks if marks.keys() == rubric.criteria.keys() else None
 
 
-def _kept(file: Path, rubric: RubricConfig) -> dict[str, int] | None:
+def _mark(value: Any) -> float | None:
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        value = next((given[name] for name in _NAMES if name in given), None)
+    if isinstance(value, str) and (found := _MARK.fullmatch(value)):
+        value = float(found[1])
+    # `true` is a number for Python, and no mark that a judge could mean.
+    is_mark = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= BEST
+    return float(value) if is_mark else None
+
+
+def _kept(file: Path, rubric: RubricConfig) -> dict[str, float] | None:
     """The marks of a judgement that was kept whole; a damaged file counts as none."""
     try:
-        record: Mapping[str, Any] = json.loads(file.read_bytes())
-        marks = _MARKS.validate_python(record["marks"])
+        return _marks(json.loads(file.read_bytes())["marks"], rubric)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return marks if marks.keys() == rubric.criteria.keys() else None
 
 
 def _keep(file: Path, record: Mapping[str, Any]) -> None:

@@ -205,17 +205,20 @@ async def test_a_model_that_says_no_breaks_the_call(transport: str) -> None:
     model = Model()
     model.status = 500
     async with listening(model.app) as address:
-        async with leased(transport, sampling={"url": f"{address}/v1", "model": "m"}) as session:
-            with pytest.raises(RequestRefused, match="the endpoint answered HTTP 500"):
+        sampling = {"url": f"{address}/v1", "model": "m", "body": {"max_completion_tokens": 9}}
+        async with leased(transport, sampling=sampling) as session:
+            # In the API's own words, which the server is not told.
+            with pytest.raises(RequestRefused, match='the endpoint answered HTTP 500: {"error":"no"}'):
                 await session.call("summarize", {"text": "x"})
+            (request,) = session.drain_server_events().requests
+    assert request.refused is not None and request.refused.endswith("the endpoint answered HTTP 500")
+    assert model.requests[0]["max_completion_tokens"] == 9 and "max_tokens" not in model.requests[0]
 
 
 async def test_a_model_that_is_not_there_is_told_once_with_its_place_and_no_password() -> None:
     sampling = {"url": "http://user:hunter2@127.0.0.1:9/v1", "model": "m"}
     async with leased("in_process", sampling=sampling) as session:
-        said = (
-            r"^shop/summarize: sampling: 127\.0\.0\.1:9: nothing answers \(ConnectError\): start the endpoint.*address$"
-        )
+        said = r"^shop/summarize: sampling: 127\.0\.0\.1:9: nothing answers \(ConnectError\): start the endpoint.*address: All connection"
         with pytest.raises(RequestRefused, match=said):
             await session.call("summarize", {"text": "x"})
 

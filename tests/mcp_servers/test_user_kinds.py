@@ -239,7 +239,9 @@ async def test_the_model_is_told_persona_goal_and_conversation_and_is_seeded() -
     assert first["temperature"] == 0.2 and first["seed"] != second["seed"]
     assert model.headers[0]["authorization"] == "Bearer k3y"
     again = Model()
-    await conversation(again, "Green?", "Black?")
+    await conversation(again, "Green?", "Black?", body={"max_completion_tokens": 900, "stop": ["."]})
+    assert (again.requests[0]["max_completion_tokens"], again.requests[0]["stop"]) == (512, ["."])
+    assert not {"max_tokens", "temperature"} & again.requests[0].keys()
     assert [request["seed"] for request in again.requests] == [first["seed"], second["seed"]]
 
 

@@ -22,11 +22,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from worlds import ROLE, play, saying, task
 
-from rollout.environment.reward_config import RewardConfig
+from rollout.environment.reward_config import RewardConfig, RubricConfig
 from rollout.errors import RewardError
 from rollout.loop import rubric as rubric_module
 from rollout.loop.components import WorldScore, users_reward
 from rollout.loop.limits import Limits
+from rollout.loop.rubric import read_marks
 from rollout.trace.record import StopReason, Trace
 
 pytestmark = pytest.mark.anyio
@@ -190,7 +191,56 @@ async def test_a_judge_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: 
     assert "HTTP 429" in trace.failure.message
 
 
-@pytest.mark.parametrize("answer", ["no marks", '{"polite": 10}', '{"polite": 11, "brief": 0}'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"polite": 7.5, "brief": 4}',
+        '{"polite": "7.5", "brief": "4/10"}',
+        '```json\n{"polite": 7.5, "brief": 4.0, "overall": "good", "notes": ["a", {"b": 1}]}\n```',
+        'By {criteria}: {"polite": 1, "brief": 1}. No: {"polite": {"reason": "{}", "score": 7.5}, "brief": 4}.',
+        '{"marks": {"polite": 7.5, "brief": 4}}',
+        '<think>{"polite": 1, "brief": 1}</think>{"brief": 4, "polite": 7.5} {',
+    ],
+)
+async def test_a_mark_is_a_number_whatever_is_around_it(answer: str) -> None:
+    assert read_marks(answer, RubricConfig(criteria=CRITERIA)) == {"polite": 7.5, "brief": 4.0}
+
+
+async def test_a_judge_gets_the_keys_that_it_takes_and_no_temperature_by_default(tmp_path: Path) -> None:
+    judge = Judge('{"polite": 5, "brief": 5}')
+    async with judge.rubric() as rubric:
+        await reward_of(tmp_path, rubric=rubric)
+        rubric["endpoint"]["body"] = {"max_completion_tokens": 5000, "reasoning_effort": "low"}
+        await reward_of(tmp_path, rubric=rubric)  # judged anew: the options are a part of the question
+    first, second = judge.requests
+    assert "temperature" not in first and first["max_tokens"] == 100
+    assert second["reasoning_effort"] == "low" and second["max_completion_tokens"] == 100 and "max_tokens" not in second
+
+
+async def test_a_judge_that_refuses_is_quoted(tmp_path: Path) -> None:
+    async def refuse(request: Request) -> Response:
+        text = f"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'. {request.headers['authorization']}"
+        return JSONResponse({"error": {"message": text}}, status_code=400)
+
+    async with listening(Starlette(routes=[Route("/v1/chat/completions", refuse, methods=["POST"])])) as address:
+        endpoint = {"url": f"{address}/v1", "model": "judge-1", "api_key": "sk-very-secret"}
+        trace = await reward_of(tmp_path, rubric={"criteria": CRITERIA, "endpoint": endpoint})
+    assert trace.failure is not None and "Use 'max_completion_tokens'" in trace.failure.message
+    assert "sk-very-secret" not in trace.failure.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "no marks",
+        '{"polite": 10}',
+        '{"polite": 11, "brief": 0}',
+        '{"polite": true, "brief": 0}',
+        '{"polite": NaN, "brief": 0}',
+        '{"polite": "-1", "brief": 0}',
+        '{"polite": null, "brief": 0}',
+    ],
+)
 async def test_a_judge_without_marks_withdraws_the_trajectory_after_two_tries(answer: str, tmp_path: Path) -> None:
     judge = Judge(answer)
     async with judge.rubric() as rubric:
@@ -228,7 +278,7 @@ async def test_a_policy_writes_no_turn_of_the_judge(tmp_path: Path, imported_ver
     [
         ({"functions": {"score": "a:b"}}, "score: taken"),
         ({"functions": {"mine": "a:b"}, "rubric": {"criteria": {"mine": "x"}}}, "mine: taken"),
-        ({"rubric": {"criteria": {"a": "x"}, "votes": 3}}, "several votes need a temperature"),
+        ({"rubric": {"criteria": {"a": "x"}, "votes": 3, "temperature": 0}}, "several votes need a temperature"),
         ({"rubric": {"criteria": {}}}, "criteria"),
         ({"functions": {"mine": "a:b"}, "weights": {"yours": 1.0}}, "weights names yours"),
     ],
