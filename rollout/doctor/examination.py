@@ -184,7 +184,7 @@ class Examination:
         self._permissions = Permissions(write=not self._unnamed, outside=options.allow_outside)
         if self._unnamed and reason != NO_PROGRAM:
             self._report.notes.append(f"nothing was written: {reason} ({writes_to(self._unnamed)})")
-        self._report.touches = self._touched(unnamed)
+        self._report.touches = self._touched(unnamed) if reason != NO_PROGRAM else "nothing of yours"
         self._begin(f"{TOUCHES}{self._report.touches}")
 
     def _touched(self, places: tuple[str, ...]) -> str:

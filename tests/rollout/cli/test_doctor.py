@@ -70,6 +70,7 @@ def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(se
         "cannot start 'no-such-program': no such program (install it, or write its whole path)"
     ]
     assert {*found["cell"]} == {*found["gone"]} and found["gone"]["notes"] == []
+    assert found["cell"]["touches"] == found["gone"]["touches"] == "nothing of yours"
     assert found["cell"]["tools"][0]["tokens"] is None and found["cell"]["start"]["n"] >= 3
 
 
