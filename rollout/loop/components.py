@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from traceback import extract_tb
@@ -27,7 +28,7 @@ from rollout.environment.reward_config import Component, RewardConfig
 from rollout.environment.task import VerlColumns
 from rollout.errors import RewardError
 from rollout.loop.limits import cancellations
-from rollout.trace.record import Trace
+from rollout.trace.record import Trace, Turn
 from rollout.types import FinishReason, Message
 
 _LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
@@ -121,6 +122,27 @@ class WorldScore:
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
+def seen_by_rewards(trace: Trace) -> Trace:
+    """The trace with unreadable calls apart from those that were made, or paying for calls would pay for them.
+
+    They are in `Turn.unreadable`; no message has them, or what the policy was told about them.
+    """
+    if not any(event.fault is CallFault.UNREADABLE for turn in trace.turns for event in turn.tools):
+        return trace
+    messages, turns, at = trace.messages[: trace.opening], list[Turn](), trace.opening
+    for turn in trace.turns:
+        readable = [event.fault is not CallFault.UNREADABLE for event in turn.tools]
+        first, *results = trace.messages[at : at + turn.messages]
+        message, at = dict(first), at + turn.messages
+        calls: list[Any] = message.pop("tool_calls", [])
+        if calls := list(compress(calls, readable)):
+            message["tool_calls"] = calls
+        messages += [message, *compress(results, readable), *results[len(readable) :]]
+        unreadable = [event for event in turn.tools if event.fault is CallFault.UNREADABLE]
+        turns.append(replace(turn, tools=list(compress(turn.tools, readable)), unreadable=unreadable))
+    return replace(trace, messages=messages, turns=turns)
+
+
 async def function_parts(
     config: RewardConfig, trace: Trace, world: WorldScore, messages: Sequence[Message]
 ) -> dict[str, float]:
@@ -135,8 +157,9 @@ async def function_parts(
         ConfigError: a function cannot be imported.
         RewardError: one raises, takes longer than `function_timeout_s`, or returns no finite number.
     """
+    seen = seen_by_rewards(trace)
     return {
-        name: await _computed(name, path, config.function_timeout_s, trace, world, messages)
+        name: await _computed(name, path, config.function_timeout_s, seen, world, messages)
         for name, path in config.functions.items()
     }
 

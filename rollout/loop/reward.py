@@ -20,7 +20,7 @@ from rollout.environment.matching import unusable
 from rollout.environment.reward_config import Component, RewardConfig
 from rollout.environment.sections import ThinkingReward
 from rollout.formats import hermes
-from rollout.loop.components import WorldScore, components, function_parts
+from rollout.loop.components import WorldScore, components, function_parts, seen_by_rewards
 from rollout.loop.rubric import rubric_parts
 from rollout.loop.world_calls import examine
 from rollout.trace.record import Reward, Trace
@@ -167,8 +167,9 @@ def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
     """The conversation for the score tool, without thinking unless the environment includes it.
 
     A last message that was delivered to no tool and no user is left out, with what the agent said to it: it must not
-    earn a score.
+    earn a score. So are calls that could not be read.
     """
+    trace = seen_by_rewards(trace)
     delivered = trace.messages[: -trace.turns[-1].messages] if trace.ends_undelivered else trace.messages
     if thinking is ThinkingReward.STRIP:
         return [without_images(message) for message in delivered]

@@ -12,7 +12,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART, Component
 from rollout.errors import RewardError
-from rollout.loop.components import EXTRA_KEY, WorldScore, users_reward
+from rollout.loop.components import EXTRA_KEY, WorldScore, seen_by_rewards, users_reward
 from rollout.loop.reward import Judged, judged_messages
 from rollout.trace.record import Trace
 from rollout.verl.output import to_outputs
@@ -44,7 +44,7 @@ class VerlReward:
         output.reward_score = None  # verl computes what is missing
         handed = {
             "messages": judged_messages(trace, environment.thinking.reward),
-            "trace": trace,
+            "trace": seen_by_rewards(trace),
             "world": WorldScore(score=judged.score, parts=judged.parts),
             "row": self.row,
         }

@@ -29,7 +29,7 @@ class Explanation:
         }
 
 
-CHECKS = (*error_kinds.CHECKS, *index_findings.CHECKS, *record_findings.CHECKS)
+CHECKS = (index_findings.idle_best, *error_kinds.CHECKS, *index_findings.CHECKS, *record_findings.CHECKS)
 """All that is looked for, in the order of a report."""
 
 

@@ -9,6 +9,8 @@ from rollout.viewer.filters import TRUNCATED, UNREADABLE, condition, quoted
 from rollout.viewer.finding import Found, Scope, check
 
 STUCK_SHARE = 0.9
+BEST_SHARE = 0.1
+IDLE_SHARE = 0.1
 FLAT_SHARE = 0.5
 TRUNCATED_SHARE = 0.05
 FAILING_SHARE = 0.8
@@ -19,6 +21,33 @@ THINKING_TOKENS = 20
 THINKING_STEPS = 4
 NEAR_LIMIT = 0.9
 NEAR_LIMIT_SHARE = 0.01
+
+
+@check(
+    "Highest rewards without a call that succeeded",
+    threshold=f"where trajectories call tools, at least {IDLE_SHARE:.0%} of the best {BEST_SHARE:.0%}, those with the "
+    "same reward included, have no call without an error",
+)
+def idle_best(scope: Scope) -> Iterator[Found]:
+    rewarded = f"{scope.played} AND reward IS NOT NULL"
+    count, calls, low, high = scope.one("count(*), sum(tool_calls), min(reward), max(reward)", rewarded)
+    if not calls or high <= 0:
+        return
+    last = f"ORDER BY 1 DESC LIMIT 1 OFFSET {int(BEST_SHARE * count)}"
+    (row,) = scope.directory.traces.query(f"SELECT reward FROM trajectories WHERE {rewarded} {last}")
+    cut = row["reward"]
+    # Where fewer earned more than the least: those who did.
+    best = f"reward >= {cut!r}" if cut > low or low == high else f"reward > {low!r}"
+    filters = {"where": f"NOT withdrawn AND {best} AND tool_calls <= tool_errors"}
+    (many,), (idle,) = scope.one("count(*)", f"{rewarded} AND {best}"), scope.one("count(*)", scope.condition(filters))
+    if not idle or idle < IDLE_SHARE * many:
+        return
+    entries = scope.examples(scope.condition(filters), sort=["-reward", "-step"])
+    yield Found(
+        detail=f"{idle:,} of the {many:,} best trajectories, with a reward of up to {entries[0]['reward']:g}, have no "
+        "call that succeeded: the reward can be had without the work, or the task needs none.",
+        groups=[scope.group("the highest rewards", entries, filters)],
+    )
 
 
 @check(

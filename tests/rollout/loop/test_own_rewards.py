@@ -24,11 +24,13 @@ from worlds import ROLE, play, saying, task
 
 from rollout.environment.reward_config import RewardConfig, RubricConfig
 from rollout.errors import RewardError
+from rollout.formats import hermes
 from rollout.loop import rubric as rubric_module
 from rollout.loop.components import WorldScore, users_reward
 from rollout.loop.limits import Limits
 from rollout.loop.rubric import read_marks
 from rollout.trace.record import StopReason, Trace
+from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 SERVER = "quiz"
@@ -87,6 +89,57 @@ async def test_functions_read_trace_and_score(tmp_path: Path) -> None:
     trace = await reward_of(tmp_path, functions=functions, weights={"halved": 2.0})
     assert trace.reward is not None and trace.reward.parts == {"style": 0.25, "words": 3.25, "halved": 0.25}
     assert trace.reward.score == pytest.approx(0.5 + 2 * 0.25)  # `words` is reported and has no weight
+
+
+def made(trace: Trace, world: WorldScore) -> float:
+    assert len(trace.messages) == trace.opening + sum(turn.messages for turn in trace.turns)
+    return trace.tool_calls + 10 * sum(len(turn.tools) for turn in trace.turns)
+
+
+def apart(trace: Trace, world: WorldScore) -> float:
+    return sum(event.is_error for turn in trace.turns for event in turn.unreadable)
+
+
+def spoken(data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]) -> float:
+    messages = extra_info["mcp_trajectory"]["messages"]
+    called = [call["function"]["name"] for message in messages for call in message.get("tool_calls", [])]
+    assert called == ["hello", "no_such_tool"]
+    return len(called) + 10 * sum(message["role"] == "tool" for message in messages)
+
+
+@pytest.mark.parametrize("thinking", ["strip", "include"])
+async def test_calls_that_could_not_be_read_are_paid_by_nobody(tmp_path: Path, thinking: str) -> None:
+    server, scored = MCPServer(SERVER, log_level="ERROR"), list[list[dict[str, Any]]]()
+
+    @server.tool(name="score", meta={ROLE: "score"})
+    async def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        scored.append(messages)
+        return {"score": 0.5, "parts": {}}
+
+    @server.tool()
+    async def hello() -> str:
+        """Greets."""
+        return "Hello."
+
+    both = hermes.write(calls=[Call(name=name, arguments={}) for name in ("hello", "no_such_tool")])
+    cut, bad = '<tool_call>\n{"name": "hello", "argum', '<tool_call>{"name": "hello", "arguments": 1}</tool_call>'
+    functions = {name: own(name) for name in ("made", "apart", "spoken")}
+    trace = await play(
+        {SERVER: server},
+        saying(bad + both, cut, "Paris."),
+        tmp_path,
+        limits=Limits(response_tokens=20_000, assistant_turns=4),
+        row=task(answer="Paris"),
+        reward={"server": SERVER, "functions": functions},
+        thinking={"reward": thinking},
+    )
+    assert trace.reward is not None, trace.failure
+    assert trace.reward.parts == {"made": 22, "apart": 2, "spoken": 22}
+    assert [len(turn.tools) for turn in trace.turns] == [3, 1, 0]  # the trace has all of them
+    (messages,) = scored
+    assert [message["role"] for message in messages if message["role"] != "user"] == [
+        *("assistant", "tool", "tool", "assistant", "assistant")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,40 @@ def test_kinds_of_errors_are_ranked_by_how_much_rarer_they_are_among_the_others(
         assert len(set(tasks)) == len(tasks) == 3
 
 
+def test_the_best_trajectories_without_a_call_that_succeeded_come_first(tmp_path: Path) -> None:
+    traces = [each for row in range(5) for each in group(tmp_path, 1, [True, True, False, False], row=row)]
+    for number, trace in enumerate(traces):
+        assert trace.reward is not None
+        trace.reward.score += number / 1000
+        if number in (8, 17):  # one of the best two, and one of the many
+            for turn in trace.turns:
+                for event in turn.tools:
+                    event.is_error = True
+    found = written(tmp_path, traces).findings
+    assert found[0].title == "Highest rewards without a call that succeeded"
+    assert found[0].detail.startswith("1 of the 3 best trajectories, with a reward of up to 1.017, have no call")
+    assert [each.id for each in found[0].groups[0].examples] == [traces[17].id] and found[0].groups[0].total == 1
+
+
+def test_a_world_without_calls_and_one_without_a_reward_have_no_best(tmp_path: Path) -> None:
+    silent, unpaid = (group(tmp_path / name, 1, [True] * 4) for name in ("silent", "unpaid"))
+    for trace in silent:
+        for turn in trace.turns:
+            turn.tools = []
+    for trace in unpaid:
+        assert trace.reward is not None
+        trace.reward.score = 0
+    for name, traces in (("silent", silent), ("unpaid", unpaid)):
+        assert not any(title.startswith("Highest") for title in titles(written(tmp_path / name, traces)))
+
+
 def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
     traces = [trace for step in (1, 2, 3, 4) for trace in group(tmp_path, step, [True, False, True, True])]
     for number, trace in enumerate(traces):
         trace.reward.parts = {"done": trace.reward.score}  # pyright: ignore[reportOptionalMemberAccess]
         trace.response_ids[0] = 1000 + number  # no copies
     found = written(tmp_path, traces)
-    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 13
+    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 14
 
 
 def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
