@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.table import Table
@@ -27,14 +27,14 @@ class Played:
     engine: str
     notes: Sequence[str]
     outcomes: Sequence[Outcome]
-    idle: Mapping[str, IdleWorlds]
-    """By environment, the rows whose checks pay without a turn."""
     resumed: frozenset[str]
     """Ids of trajectories that earlier runs played."""
     seconds: float
     """How long the other trajectories took together."""
     counts_bytes: bool
     """Whether the engine gives text only, so that lengths are bytes."""
+    idle: Mapping[str, IdleWorlds] = field(default_factory=dict[str, IdleWorlds])
+    """By environment, the rows whose checks pay without a turn."""
 
     @property
     def sampled(self) -> int:
