@@ -150,7 +150,9 @@ def environment_identity(environment: Environment) -> dict[str, Any]:
 def _model_identity(path: str) -> dict[str, Any]:
     """The path of a model or tokenizer, and digests of its files where it is a directory."""
     found = {name: file_digest(Path(path) / name) for name in _MODEL_FILES}
-    return {"path": path, "sha256": {name: digest for name, digest in found.items() if digest is not None}}
+    # A hub's name stays; a place here is found from other directories, too.
+    place = str(Path(path).resolve()) if Path(path).exists() else path
+    return {"path": place, "sha256": {name: digest for name, digest in found.items() if digest is not None}}
 
 
 def file_digest(path: str | Path) -> str | None:

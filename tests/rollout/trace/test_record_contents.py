@@ -120,6 +120,19 @@ async def test_a_run_record_has_what_trajectories_share(tmp_path: Path) -> None:
     assert found.commit is None or len(found.commit.removesuffix("-dirty")) == 40
 
 
+@pytest.mark.parametrize(("given", "kept"), [("models/tiny", "{home}/models/tiny"), ("org/tiny", "org/tiny")])
+async def test_a_model_here_is_found_from_another_directory_and_a_hubs_name_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, kept: str
+) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    made = environment({"clock": server()})
+    options = EngineOptions(engine="served", tokenizer=given)
+    async with opened(made, {"clock": server()}) as gateway:
+        written = evaluation_record(made, gateway, options, WithoutModel("served"), {})
+    assert written.model["path"] == kept.format(home=tmp_path)
+
+
 async def test_the_index_has_a_column_for_everything_that_is_looked_for(record: dict[str, Any], tmp_path: Path) -> None:
     looked_for = {"environment", "task", "step", "split", "reward", "stop_reason", "marks", "calls", "errors", "text"}
     assert looked_for <= COLUMNS.keys()
