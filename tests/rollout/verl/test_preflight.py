@@ -702,7 +702,7 @@ MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
         ("keep", [STOCK], None),
         ("drop_previous", [], None),
         ("drop_previous", [STOCK], "trainer.v1.trainer_mode"),
-        ("drop_previous", [STOCK, f"{MINI_BATCH}=64"], None),
+        ("drop_previous", [STOCK, f"{MINI_BATCH}=64", "actor_rollout_ref.actor.use_dynamic_bsz=True"], None),
         ("drop_previous", [f"{MINI_BATCH}=1"], MINI_BATCH),
     ],
 )
