@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from rollout.cli.run_report import Played, print_report
 from rollout.cli.worlds import Cassettes, HostsOption, Record, ReplayFrom, ReplayMissing, opened_hosts, with_hosts
 from rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from rollout.engines.opening import opened_engine
-from rollout.engines.rehearsal import IdleWorlds, idle_worlds, pays_for_checks_alone
+from rollout.engines.rehearsal import IdleWorlds, idle_worlds
 from rollout.engines.sampling import SamplingParameters
 from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from rollout.engines.timeouts import Timeouts
@@ -35,7 +35,6 @@ from rollout.environment.harness import ALL
 from rollout.environment.rows import environment_tasks
 from rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
 from rollout.environment.startup import opened_environment
-from rollout.environment.task import Task
 from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
 from rollout.evaluation.resume import (
     Settings,
@@ -300,7 +299,13 @@ async def _play(
             async with shown_steps(", ".join(gateways), every_s=progress_every) as doing:
                 for environment in environments:
                     tasks = [job.task for job in jobs if job.row[0] == environment.name and not job.origin.sample]
-                    idle[environment.name] = await _idle(environment, gateways, tasks, options.max_sequences, doing)
+                    idle[environment.name] = await idle_worlds(
+                        environment,
+                        gateways[environment.name],
+                        tasks,
+                        seconds=_IDLE_S,
+                        progress=lambda done, total: doing(f"worlds without a turn, {done} of {total}"),
+                    )
 
         def finished(trace: Trace) -> None:
             outcomes.append(Outcome.of(trace))
@@ -336,27 +341,6 @@ async def _play(
             seconds=time.monotonic() - began,
             counts_bytes=engine.token_ids is not TokenIds.MODEL,
         )
-
-
-async def _idle(
-    environment: Environment,
-    gateways: dict[str, Gateway],
-    tasks: Sequence[Task],
-    concurrency: int,
-    doing: Callable[[str], None],
-) -> IdleWorlds:
-    """What holds in worlds without a turn; of `held` only the rows that pay for it."""
-    idle = await idle_worlds(
-        environment,
-        gateways[environment.name],
-        tasks,
-        place=lambda row: tasks[row].where or f"row {row}",
-        concurrency=concurrency,
-        seconds=_IDLE_S,
-        progress=lambda done, total: doing(f"worlds without a turn, {done} of {total}"),
-    )
-    idle.held = [row for row in idle.held if pays_for_checks_alone(environment, tasks[row])]
-    return idle
 
 
 def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:

@@ -75,7 +75,7 @@ def print_report(
         head = {"engine": played.engine, "split": split, "notes": list(played.notes), "out": str(out)}
         unit = "bytes" if played.counts_bytes else "tokens"
         head |= {"seconds": round(played.seconds, 6), f"{unit}_per_second": round(played.per_second, 1)}
-        held = {name: {"of": each.checked, "rows": each.held, "left": each.left} for name, each in played.idle.items()}
+        held = {name: {"of": each.checked, "rows": each.paid, "left": each.left} for name, each in played.idle.items()}
         head |= {"hold_before_any_turn": held}
         print_json(head | asdict(total) | {"environments": {name: asdict(found) for name, found in each.items()}})
         return total
@@ -89,11 +89,11 @@ def print_report(
         if (more := len(found.failures) - _FAILURES) > 0:
             console.print(f"{name}: and {more} more kinds of failure")
     for name, idle in played.idle.items():
-        if idle.held:
-            rows = ", ".join(map(str, idle.held[:_ROWS])) + (" and more" if len(idle.held) > _ROWS else "")
+        if idle.paid:
+            rows = ", ".join(map(str, idle.paid[:_ROWS])) + (" and more" if len(idle.paid) > _ROWS else "")
             left = f"; not examined: {idle.left}" if idle.left else ""
             console.print(
-                f"{name}: checks that hold before any turn: {len(idle.held)} of {idle.checked}, rows {rows}{left}"
+                f"{name}: checks that hold before any turn: {len(idle.paid)} of {idle.checked}, rows {rows}{left}"
             )
     for note in played.notes:
         console.print(f"note: {note}")

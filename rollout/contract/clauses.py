@@ -14,9 +14,9 @@ from gateway.leases.session import Session
 from gateway.types import CallFault, Role
 from rollout.contract import calls
 from rollout.contract.calls import Reply, Score
-from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral, place
+from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral
 from rollout.contract.report import Clause
-from rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone
+from rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone, place
 from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
 from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
 from rollout.environment.rows import environment_tasks, system_message, task_of
@@ -36,8 +36,8 @@ _ARGUMENTS = {
 """Arguments by which a tool is recognised as a harness tool that lost its mark; a name alone proves too little."""
 
 
-_WORLDS, _WORLDS_S = 16, 600.0
-"""Worlds at a time in which tasks are prepared and examined that are not played, and the seconds for all of them."""
+_WORLDS_S = 600.0
+"""Seconds for the worlds of all tasks that are not played."""
 _SHOWN = 5
 """The most tasks that one observation names."""
 _PREPARE = "correct that `setup`: in a world just made, each call must succeed and return what the task says"
@@ -152,12 +152,10 @@ async def setups(setup: CheckSetup) -> str:
         setup.environment,
         setup.gateway,
         setup.others,
-        place=lambda number: place(setup.others[number]),
-        concurrency=_WORLDS,
         seconds=_WORLDS_S,
         progress=lambda done, total: setup.progress(f"{Clause.TASKS}, {done} of {total} worlds"),
     )
-    if failed := [*setup.unprepared, *setup.idle.unprepared.values()]:
+    if failed := [*setup.unprepared, *setup.idle.unprepared]:
         raise ClauseFailed("\n".join(first_of(failed)), remedy=_PREPARE)
     return "all prepared"
 

@@ -20,11 +20,9 @@ from gateway.types import Role, ToolResult
 from rollout.contract import calls
 from rollout.contract.calls import Call, Score, Turn
 from rollout.engines.random_arguments import plain_arguments, random_arguments
-from rollout.engines.rehearsal import IdleWorlds
+from rollout.engines.rehearsal import IdleWorlds, place
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
-from rollout.environment.task import Task
-from rollout.environment.task_file import FileTask
 from rollout.loop.world_calls import prepare
 from rollout.types import Message, shared_beginning
 from rollout.volatile import VOLATILE
@@ -203,11 +201,6 @@ async def _prepare(session: Session, item: ListedTask) -> None:
         await prepare(session, item.setup, where=place(item))
     except HarnessError as error:
         raise SetupFailed(error.problem) from error
-
-
-def place(item: ListedTask | Task) -> str:
-    """Where a task is in its file; its name where it is in none."""
-    return (item.where if isinstance(item, FileTask | Task) else "") or f"task {item.task!r}"
 
 
 def neutral(session: Session, text: str) -> str:

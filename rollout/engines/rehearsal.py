@@ -19,6 +19,7 @@ from rollout.environment.harness import ListedTask
 from rollout.environment.reward_config import Component
 from rollout.environment.sections import StrategyConfig
 from rollout.environment.task import Task
+from rollout.environment.task_file import FileTask
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import PolicyFor, roll_out
 from rollout.loop.world_calls import examine, prepare
@@ -26,6 +27,8 @@ from rollout.tokens.chatml import ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 
+_WORLDS = 16
+"""Worlds at a time that are examined without a turn."""
 MOST_BYTES = 1 << 24
 """Of a trajectory, whose tokens are bytes."""
 
@@ -67,15 +70,16 @@ async def script_for(environment: Environment, session: Session, task: Task) -> 
 class IdleWorlds:
     """Tasks whose worlds were prepared and examined without a turn, by their position."""
 
-    examined: int = 0
     checked: int = 0
     """Those that were examined and have checks."""
     left: int = 0
-    """Tasks with calls that were not examined: for want of time, or since they write where all worlds are one."""
+    """Those with calls that were not examined: for want of time, or since they write where all worlds are one."""
     held: list[int] = field(default_factory=list[int])
     """Those of which all checks hold."""
-    unprepared: dict[int, str] = field(default_factory=dict[int, str])
-    """Those whose `setup` fails, and how."""
+    paid: list[int] = field(default_factory=list[int])
+    """Those of them that earn what the task gives by that alone."""
+    unprepared: list[str] = field(default_factory=list[str])
+    """How a `setup` fails, for each task where it does."""
 
 
 async def idle_worlds(
@@ -83,55 +87,56 @@ async def idle_worlds(
     gateway: Gateway,
     tasks: Sequence[ListedTask | Task],
     *,
-    place: Callable[[int], str],
-    concurrency: int,
     seconds: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IdleWorlds:
     """Make the calls of each task's `setup` and `check` once, in a world of its own.
 
     Args:
-        place: names a task in errors, by its position.
-        concurrency: worlds at a time.
         seconds: after which no further world is begun; each is bounded by the environment's own limits of time.
         progress: takes the number of tasks that are done, and of all that have calls.
     """
-    found = IdleWorlds()
     having = [number for number, task in enumerate(tasks) if task.setup or task.check]
-    apart = _tools_apart(environment, gateway)
-    todo = iter([n for n in having if all(call.name in apart for call in (*tasks[n].setup, *tasks[n].check))])
-    ends_at = anyio.current_time() + seconds
+    apart, ends_at = _tools_apart(environment, gateway), anyio.current_time() + seconds
+    found = IdleWorlds(left=len(having))
+    todo = iter([n for n in having if {call.name for call in (*tasks[n].setup, *tasks[n].check)} <= apart])
 
     async def examine_next() -> None:
         for number in todo:  # one iterator for all, so that each is taken once
             if anyio.current_time() > ends_at:
                 return
+            task, id_ = tasks[number], f"check-{uuid4().hex}"
             try:
-                await _examine_idle(gateway, tasks[number], number, place(number), found)
+                async with gateway.lease(trajectory=id_, task=task.task, seed=task.seed) as session:
+                    if await _is_prepared(session, task, found) and task.check:
+                        found.checked += 1
+                        if all(each.holds for each in await examine(session, task.check)):
+                            found.held.append(number)
             except GatewayError:  # of a world that broke, which a trajectory of the task tells, too
                 continue
-            progress(found.examined, len(having))
+            found.left -= 1
+            progress(len(having) - found.left, len(having))
 
     async with anyio.create_task_group() as group:
-        for _ in range(concurrency):
+        for _ in range(_WORLDS):
             group.start_soon(examine_next)
     found.held.sort()
-    found.left = len(having) - found.examined
+    found.paid = [number for number in found.held if pays_for_checks_alone(environment, tasks[number])]
     return found
 
 
-async def _examine_idle(gateway: Gateway, task: ListedTask | Task, number: int, where: str, found: IdleWorlds) -> None:
-    async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=task.task, seed=task.seed) as session:
-        try:
-            await prepare(session, task.setup, where=where)
-        except HarnessError as error:
-            found.unprepared[number] = error.problem
-        else:
-            checks = await examine(session, task.check)
-            found.checked += bool(checks)
-            if checks and all(each.holds for each in checks):
-                found.held.append(number)
-    found.examined += 1
+async def _is_prepared(session: Session, task: ListedTask | Task, found: IdleWorlds) -> bool:
+    try:
+        await prepare(session, task.setup, where=place(task))
+    except HarnessError as error:
+        found.unprepared.append(error.problem)
+        return False
+    return True
+
+
+def place(task: ListedTask | Task) -> str:
+    """Where a task is in its file; its name where it is in none."""
+    return (task.where if isinstance(task, FileTask | Task) else "") or f"task {task.task!r}"
 
 
 def _tools_apart(environment: Environment, gateway: Gateway) -> set[str]:

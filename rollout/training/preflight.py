@@ -16,7 +16,7 @@ from gateway.catalogue.tool_config import read_lock
 from gateway.errors import ConfigError, Faults, raise_all
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone, rehearse
+from rollout.engines.rehearsal import idle_worlds, rehearse
 from rollout.engines.scripted import ScriptedPolicy
 from rollout.environment.config import Environment
 from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
@@ -35,8 +35,8 @@ from rollout.training.settings import TrainingSettings
 from rollout.types import ModelTokens, Policy
 
 log = structlog.get_logger(__name__)
-_WORLDS, _IDLE_S = 16, 60.0
-"""Worlds at a time that are examined without a turn, and seconds after which no further one is begun."""
+_IDLE_S = 60.0
+"""Seconds after which no further world is examined without a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +118,10 @@ async def _check_environment(
 
 async def _warn_of_idle_rewards(environment: Environment, gateway: Gateway, rows: Sequence[Row]) -> None:
     """Log the rows whose checks all hold before any turn and pay for that, of those examined in `_IDLE_S` seconds."""
-    idle = await idle_worlds(
-        environment,
-        gateway,
-        [row.task for row in rows],
-        place=lambda number: f"{rows[number].path}: row {rows[number].number}",
-        concurrency=_WORLDS,
-        seconds=_IDLE_S,
-    )
-    if held := [number for number in idle.held if pays_for_checks_alone(environment, rows[number].task)]:
-        first = f"{rows[held[0]].path}: row {rows[held[0]].number}"
-        log.warning("checks hold before any turn", rows=len(held), of=idle.checked, left=idle.left, first=first)
+    idle = await idle_worlds(environment, gateway, [row.task for row in rows], seconds=_IDLE_S)
+    if idle.paid:
+        first = f"{rows[idle.paid[0]].path}: row {rows[idle.paid[0]].number}"
+        log.warning("checks hold before any turn", rows=len(idle.paid), of=idle.checked, left=idle.left, first=first)
 
 
 def longest_prompt(
