@@ -11,6 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, cast
 
+from pydantic_core import from_json
+
 LEASE_EXTENSION = "mcp-rollout/leases"
 """The extension of the protocol by which a gateway leases worlds of another one."""
 OWN_PREFIX = "mcp-rollout/"
@@ -216,6 +218,24 @@ class CallFault(StrEnum):
         return self in (CallFault.UNREADABLE, CallFault.UNKNOWN_TOOL, CallFault.INVALID_ARGUMENTS)
 
 
+_MOST_VALUES, _MOST_DIGITS = 200_000, 100
+"""In a text that is read as JSON: a parser takes time for each value, and for the square of an integer's digits."""
+
+
+def _as_json(text: str) -> Any:
+    """The value in a text; the text itself where it has none, or is too costly to read."""
+    half = _MOST_DIGITS // 2
+    long = len(text) > _MOST_DIGITS and any(
+        text[at : at + half].isdigit() for at in range(0, len(text) - half + 1, half)
+    )
+    if long or sum(map(text.count, ",:[{")) > _MOST_VALUES:
+        return text
+    try:
+        return from_json(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 @dataclass(kw_only=True, slots=True)  # not frozen: one is made for each call, at three times the cost
 class ToolResult:
     """The result of a tool call. `is_error` means that the tool said no, which the policy reads: not a failure."""
@@ -253,6 +273,25 @@ class ToolResult:
         """The dotted paths of `VOLATILE_META`."""
         named = self.meta.get(VOLATILE_META)
         return [path for path in cast("list[Any]", named) if isinstance(path, str)] if isinstance(named, list) else []
+
+    @property
+    def repeats_structured(self) -> bool:
+        """Whether the text blocks have the structured content as JSON, or the value that SDKs wrap as `result`."""
+        if self.structured is None:
+            return True
+        texts = [block.text for block in self.content if block.kind is ContentKind.TEXT]
+        found = [_as_json(text) for text in texts]
+        if self.structured in found or [*self.structured] != ["result"]:
+            return self.structured in found
+        wrapped: Any = self.structured["result"]
+        readings = list(zip(texts, found, strict=True))
+        if any(wrapped in each for each in readings):  # SDKs put no quotes around a string
+            return True
+        if not isinstance(wrapped, list):
+            return not isinstance(wrapped, dict) and str(wrapped) in texts
+        items = cast("list[Any]", wrapped)
+        # SDKs make a text of each item of a list.
+        return 0 < len(items) == len(texts) and all(item in each for item, each in zip(items, readings, strict=True))
 
     @property
     def text(self) -> str:

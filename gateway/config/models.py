@@ -122,6 +122,8 @@ class ServerConfig(Section):
     secrets: tuple[str, ...] | None = None
     """Names of variables, headers, options, query keys and arguments in this entry whose values are secret although
     their names do not say so. If given, an entry without secrets is not reported."""
+    show_structured: bool = True
+    """Whether the policy reads structured content that no text of a result repeats, as the last text."""
     log_level: LogLevel = "info"
     """The trace keeps the server's log messages of at least this level."""
     era: Literal["handshake", "modern"] | None = None

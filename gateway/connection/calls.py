@@ -157,7 +157,12 @@ class Calls:
             raise CallTimeout(unanswered, **where)
         self.answers += 1
         try:
-            result = read_result(answer, trusted=self._config.trusted, elapsed_s=time.perf_counter() - began)
+            result = read_result(
+                answer,
+                trusted=self._config.trusted,
+                elapsed_s=time.perf_counter() - began,
+                show_structured=self._config.show_structured and tool.role is None,
+            )
         except ValueError as error:
             raise ProtocolError(str(error), **where) from error
         # A list of tasks may be long, and its reader checks each task.

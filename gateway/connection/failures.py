@@ -21,7 +21,7 @@ from gateway.errors import (
 )
 from gateway.server_events import cut_text
 from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
-from gateway.transport.http_exchange import StatusFault
+from gateway.transport.http_answer import StatusFault
 from gateway.transport.link import Link
 from gateway.transport.tool_definitions import first_fault
 from gateway.types import ToolResult

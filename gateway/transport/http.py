@@ -24,10 +24,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from gateway.config.models import ServerConfig
 from gateway.transport.delivery import DELIVERY, Broke, Delivery, GatewayAnswer
 from gateway.transport.http_address import load_certificates
-from gateway.transport.http_answer import HttpFault
+from gateway.transport.http_answer import HttpFault, StatusFault
 from gateway.transport.http_calls import HttpCalls
 from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
+from gateway.transport.http_exchange import Exchanges, explain_start
 from gateway.transport.link import Link
 from gateway.transport.messages import Json, bounded, typed
 from gateway.transport.oauth import Authority

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Mapping
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
+from mcp_types import ErrorData
 
 from gateway.transport.delivery import Broke
 from mcp_wire.lines import LineSplitter, Oversize
@@ -170,6 +171,20 @@ class HttpAnswer:
 
     def _too_long(self) -> HttpFault:
         return HttpFault(Broke.CONTENT, f"the answer has more than max_message_bytes ({self._limit})")
+
+
+class StatusFault(HttpFault):
+    """An HTTP status in place of an answer.
+
+    Args:
+        error: What its body says, where that is an error of JSON-RPC.
+    """
+
+    def __init__(
+        self, answer: HttpAnswer, broke: Broke = Broke.LINE, reason: str = "", error: ErrorData | None = None
+    ) -> None:
+        super().__init__(broke, reason or answer.status_line)
+        self.status, self.error = answer.status, error
 
 
 def _malformed(what: str) -> HttpFault:

@@ -15,9 +15,9 @@ from pydantic_core import to_json
 
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
+from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault, StatusFault
 from gateway.transport.http_connection import HttpConnection
-from gateway.transport.http_exchange import Exchanges, StatusFault, arrival_within, explain_start
+from gateway.transport.http_exchange import Exchanges, arrival_within, explain_start
 from gateway.transport.link import Link
 from gateway.transport.messages import Json, answers, is_response, parse_message, read_json, read_line, result_of, typed
 from gateway.transport.unmatched import describe, unmatched

@@ -10,13 +10,12 @@ from typing import Any
 import anyio
 import httpx2
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
-from mcp_types import ErrorData
 
 from gateway.config.models import ServerConfig
 from gateway.errors import NothingListens, Unauthorized
 from gateway.transport.delivery import Broke, Delivery
 from gateway.transport.http_address import Address, Origin, place, proxy_at, redirected, tls
-from gateway.transport.http_answer import HttpAnswer, HttpFault
+from gateway.transport.http_answer import HttpAnswer, HttpFault, StatusFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections, NotConnected
 from gateway.transport.link import Link
 from gateway.transport.oauth import Authority, is_rejection
@@ -32,20 +31,6 @@ _SESSION_ID = "mcp-session-id"
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 _MOST_HEADS = 256
 _MOST_COOKIES, _MOST_COOKIE_BYTES = 50, 16 << 10
-
-
-class StatusFault(HttpFault):
-    """An HTTP status in place of an answer.
-
-    Args:
-        error: What its body says, where that is an error of JSON-RPC.
-    """
-
-    def __init__(
-        self, answer: HttpAnswer, broke: Broke = Broke.LINE, reason: str = "", error: ErrorData | None = None
-    ) -> None:
-        super().__init__(broke, reason or answer.status_line)
-        self.status, self.error = answer.status, error
 
 
 class Requests:

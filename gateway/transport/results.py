@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, cast
 
 import mcp_types as mcp
@@ -113,8 +114,14 @@ def _texts(blocks: list[Any]) -> tuple[Content, ...] | None:
     return tuple(content)
 
 
-def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elapsed_s: float) -> ToolResult:
+def read_result(
+    result: mcp.CallToolResult | PlainResult, *, trusted: bool, elapsed_s: float, show_structured: bool = False
+) -> ToolResult:
     """Our form of a result. Structured content that is not an object is put under `result`.
+
+    Args:
+        show_structured: Whether structured content that no text repeats is added as the last text; where there is no
+            other content it always is.
 
     Raises:
         ValueError: binary content that is not base64.
@@ -126,11 +133,8 @@ def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elap
         content = result.content
     else:
         content = tuple(_content(block) for block in result.content)
-    if not content and structured is not None:
-        # Servers should repeat structured content as text; one that does not would show the policy nothing.
-        content = (Content(kind=ContentKind.TEXT, text=_as_text(json.dumps(structured, ensure_ascii=False))),)
     meta = cast("Mapping[str, Any]", result.meta or {})
-    return ToolResult(
+    read = ToolResult(
         content=content,
         structured=cast("Mapping[str, Any] | None", structured),
         is_error=result.is_error,
@@ -139,6 +143,11 @@ def read_result(result: mcp.CallToolResult | PlainResult, *, trusted: bool, elap
         elapsed_s=elapsed_s,
         meta=meta,
     )
+    if structured is None or (content and (not show_structured or read.repeats_structured)):
+        return read
+    # "For backwards compatibility", a server should repeat structured content as text. The policy reads texts alone.
+    added = Content(kind=ContentKind.TEXT, text=_as_text(json.dumps(structured, ensure_ascii=False)))
+    return replace(read, content=(*content, added))
 
 
 def _reward(meta: Mapping[str, Any]) -> float | None:

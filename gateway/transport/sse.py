@@ -19,9 +19,9 @@ from gateway.config.models import ServerConfig
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.http_address import load_certificates, same_origin
-from gateway.transport.http_answer import HttpFault
+from gateway.transport.http_answer import HttpFault, StatusFault
 from gateway.transport.http_connection import HttpConnection, HttpConnections
-from gateway.transport.http_exchange import Exchanges, StatusFault, explain_start
+from gateway.transport.http_exchange import Exchanges, explain_start
 from gateway.transport.link import Link
 from gateway.transport.messages import Json, parse_message, read_line, unusable_answer
 from gateway.transport.oauth import Authority

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-import orjson
-
 from gateway.types import CallFault, Content, ContentKind, ToolResult
 from rollout.environment.sections import FilterAction
 from rollout.trace.segment import FINITE
@@ -97,7 +95,7 @@ class ToolEvent:
             shown=shown.text if shown.text != text else None,
             cut_tokens=shown.cut_tokens,
             coerced=dict(result.coerced),
-            structured=None if _repeats(text, structured) else structured,
+            structured=None if result.repeats_structured else structured,
             blocks=[Block.of(block) for block in result.content if block.data],
             state=result.state,
             volatile=result.volatile,
@@ -187,19 +185,6 @@ class Mark:
     detail: str = ""
     action: FilterAction | None = None
     """The action of the filter that matched; None if no filter is involved."""
-
-
-def _repeats(text: str, structured: dict[str, Any] | None) -> bool:
-    """Whether `text` has the structured content as JSON, or the value that SDKs wrap as `{"result": ...}`."""
-    if structured is None:
-        return True
-    wrapped = structured.get("result")
-    if text in (wrapped, str(wrapped)):
-        return True
-    try:
-        return orjson.loads(text) in (structured, wrapped)
-    except ValueError:
-        return False
 
 
 def call_message(calls: Iterable[Call]) -> Message:

@@ -54,7 +54,8 @@ async def test_results_come_back_in_every_kind_of_content() -> None:
 
     async with gateway(server) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
         result = await session.call("look", {"n": 2})
-    assert (result.text, result.structured, result.is_error) == ("a\nb\n[image: image/png, 3 bytes]", {"n": 2}, False)
+    assert (result.structured, result.is_error) == ({"n": 2}, False)
+    assert result.text == 'a\nb\n[image: image/png, 3 bytes]\n{"n": 2}'
     assert (result.content[2].kind, result.content[2].data) == (ContentKind.IMAGE, b"\x00\x01\x02")
     assert result.elapsed_s > 0
 

@@ -137,6 +137,7 @@ async def test_every_kind_of_content_is_named_and_accounted_for(tmp_path: Path) 
         "[resource: file:///b.txt, text/plain]",
         "Dear B.",
         "[resource: file:///c.bin, application/x, 3 bytes]",
+        '{"more": [1, 2]}',
     ]
     assert [(block.kind, block.size, block.mime_type, block.uri) for block in event.blocks] == [
         ("image", 3, "image/png", None),
@@ -144,7 +145,7 @@ async def test_every_kind_of_content_is_named_and_accounted_for(tmp_path: Path) 
         ("resource", 3, "application/x", "file:///c.bin"),
     ]
     assert event.blocks[0].sha256 == hashlib.sha256(b"img").hexdigest()
-    assert event.structured == {"more": [1, 2]}
+    assert event.structured is None  # a text has it
 
 
 async def test_structured_content_that_the_text_repeats_is_kept_once(tmp_path: Path) -> None:
