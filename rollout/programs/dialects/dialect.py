@@ -89,7 +89,7 @@ def asked(body: Json, messages: Sequence[Json], tools: Sequence[Json], most_toke
     for key in body.keys() - _READ - _IGNORED - {*read}:
         if body[key] not in (None, "", [], {}, _SILENT.get(key)):
             raise Unreadable(f"the field {key:.80} cannot be used in training: leave {key:.80} out")
-    for key in {"response_format", "text", "output_config"} & body.keys():
+    for key in {"response_format", "text", "output_config", "thinking", "stream_options"} & body.keys():
         own = cast("Json", body[key] or {})
         kind = (own if key == "response_format" else own.get("format") or {}).get("type", "text")
         if kind != "text":

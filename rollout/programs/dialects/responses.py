@@ -92,7 +92,7 @@ def _items(answer: Answer, body: Json) -> list[Json]:
     if answer.text:
         content: list[Json] = [{"type": "output_text", "text": answer.text, "annotations": []}]
         items.append({"id": _id("msg"), "type": "message", "status": status, "role": "assistant", "content": content})
-    spaces = [str(tool["name"]) for tool in _offered(body) if tool["type"] == "namespace"]
+    spaces = [str(tool["name"]) for tool in _offered(body) if tool.get("type") == "namespace"]
     for each in answer.calls:
         space = next((one for one in spaces if each.name.startswith(one + _SEPARATOR)), None)
         name: Json = {"name": each.name}
