@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
@@ -15,6 +16,7 @@ LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 SHORTEST_TOKEN = 16
 """Characters."""
 NEEDS_TOKEN = "a bearer token of this server is needed"
+_HOST = re.compile(r"(?:\[([\da-f.]*:[\da-f:.]*)\]|([\w.-]+))(?::(\d{1,5}))?", re.ASCII | re.IGNORECASE)
 _MOST_KNOWN = 256
 """Values of headers, of clients' making, that are remembered."""
 
@@ -55,14 +57,29 @@ class Names:
         """Whether a Host header has one of them."""
         known = self._known.get(host)
         if known is None:
-            known = self.has_url("//" + host.decode("latin-1"))
+            known = self._has(named_host(host.decode("latin-1")))
             if len(self._known) < _MOST_KNOWN:
                 self._known[host] = known
         return known
 
-    def has_url(self, url: str) -> bool:
-        name = host_of(url)
+    def has_origin(self, origin: bytes) -> bool:
+        """Whether an Origin header has one of them."""
+        return self._has(origin_host(origin))
+
+    def _has(self, name: str) -> bool:
         return name in self._names or (not self._is_loopback and is_address(name))
+
+
+def named_host(header: str) -> str:
+    """The host that a Host header names (RFC 9110, section 7.2), in lower case; empty if it is malformed."""
+    found = _HOST.fullmatch(header)
+    return "" if found is None or int(found[3] or 0) > 65535 else (found[1] or found[2]).lower()
+
+
+def origin_host(header: bytes) -> str:
+    """The host of a web page's Origin header (RFC 6454, section 6.2); empty for any other."""
+    scheme, _, rest = header.decode("latin-1").partition("://")
+    return named_host(rest) if scheme in ("http", "https") else ""
 
 
 def host_of(url: str) -> str:

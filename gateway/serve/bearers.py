@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from gateway.serve.config import ServeConfig, TokenLimits
-from mcp_wire.door import LOOPBACK, NEEDS_TOKEN, Holders, Names, host_of, is_loopback, mark
+from mcp_wire.door import LOOPBACK, NEEDS_TOKEN, Holders, Names, is_loopback, mark, origin_host
 
 
 class Refused(Exception):
@@ -127,7 +127,7 @@ class Admission:
         if not self._names.has(headers.get(b"host", b"")):
             raise Refused(403, "Host is not allowed here: it must be an address or a name of this machine")
         origin = headers.get(b"origin")
-        if origin is not None and not (self._serves_pages and host_of(origin.decode("latin-1")) in LOOPBACK):
+        if origin is not None and not (self._serves_pages and origin_host(origin) in LOOPBACK):
             raise Refused(403, "Origin is not allowed here")
         bearer = self._holders.of(headers) if self._holders else self.bearers[0]
         if bearer is None:

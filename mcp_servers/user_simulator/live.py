@@ -20,7 +20,6 @@ import uvicorn
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -29,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
 from mcp_servers.user_simulator.modelled import Persona
 from mcp_servers.user_simulator.scripted import answer_of
+from mcp_wire.door import named_host
 from mcp_wire.http_server import Server
 
 LEAVE = "/leave"
@@ -124,8 +124,7 @@ class AnswerPage:
             Route("/questions", self._list),
             Route("/questions/{number}", self._answer, methods=["POST"]),
         ]
-        own = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-        return Starlette(routes=routes, middleware=[own, Middleware(_WithToken, token=self._token)])
+        return Starlette(routes=routes, middleware=[Middleware(_WithToken, token=self._token, hosts=hosts)])
 
     async def _page(self, _: Request) -> Response:
         return HTMLResponse((files("mcp_servers.user_simulator") / "live.html").read_text(encoding="utf-8"))
@@ -172,8 +171,8 @@ class AnswerPage:
 class _WithToken:
     """Answers those who have the token: of the address, which sets a cookie. Every user of this machine can ask."""
 
-    def __init__(self, app: ASGIApp, *, token: str) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -181,7 +180,9 @@ class _WithToken:
         request, answer = Request(scope), self._app
         cookie = f"mcp-rollout-{scope['server'][1]}"  # browsers send a host's cookies to all its ports
         token = request.query_params.get("token", "")
-        if not secrets.compare_digest((token or request.cookies.get(cookie, "")).encode(), self._token.encode()):
+        if named_host(request.headers.get("host", "")) not in self._hosts:
+            answer = PlainTextResponse("Invalid host header", status_code=400)
+        elif not secrets.compare_digest((token or request.cookies.get(cookie, "")).encode(), self._token.encode()):
             answer = PlainTextResponse("Open the whole address, with its token.\n", status_code=403)
         elif token:
             answer = RedirectResponse("/", 303)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import ConfigError
-from mcp_wire.door import LOOPBACK, host_of
+from mcp_wire.door import LOOPBACK, named_host
 from rollout.viewer.assets import PAGE, content
 from rollout.viewer.directory import Directory
 from rollout.viewer.explain import explain
@@ -106,7 +106,7 @@ def refused(request: Request) -> tuple[int, str] | None:
     if request.method not in ("GET", "HEAD"):
         return 405, "This server only answers GET."
     host = request.headers.get("host", "")
-    if host_of(f"http://{host}") not in LOOPBACK:
+    if named_host(host) not in LOOPBACK:
         return 403, "This server answers to localhost only."
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{host}":

@@ -70,6 +70,7 @@ HEADERS: list[tuple[dict[str, str], int]] = [
     ({"authorization": f"Basic {TOKEN}"}, 401),
     ({"authorization": TOKEN}, 401),
     ({**ADMITTED, "host": "evil.example"}, 421),
+    ({**ADMITTED, "host": "shop.test:80:evil"}, 421),
     ({**ADMITTED, "origin": "http://evil.example"}, 403),
 ]
 

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from mcp_wire import http_connections
+from mcp_wire.door import Names
 from mcp_wire.http_connections import Connections
 from mcp_wire.http_request import DirectAnswer, Request
 from mcp_wire.http_server import HttpConnection, protocol
@@ -253,3 +254,23 @@ async def test_a_defect_of_the_server_is_said_and_ends_one_request(caplog: pytes
     log.removeHandler(caplog.handler)
     said = {str(each.exc_info[1]) for each in caplog.records if each.exc_info is not None}
     assert said == {"'answer'", "'stream'", "'admit'"}
+
+
+MALFORMED = (
+    *("", ":80", "localhost:", "localhost:80:evil", "localhost:80@x", "x@localhost", "localhost:+80", "localhost: 80"),
+    *("localhost:99999", "localhost:\u0661", "localhost/x", "localhost?x", "localhost#x", "localhost%2e", "local host"),
+    *("[::1", "::1", "[::1]x", "[::1]:", "[::1%25lo]", "[127.0.0.1]", "[localhost]", "localhost\n", "localhost,x"),
+)
+
+
+@pytest.mark.parametrize("host", MALFORMED)
+def test_a_malformed_host_names_none(host: str) -> None:
+    names = Names("127.0.0.1", ["::1"])
+    assert not names.has(host.encode("utf-8")) and not names.has_origin(f"http://{host}".encode())
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:80", "127.0.0.1:65535", "[::1]", "[::1]:8080", "a_b.test"])
+def test_a_host_is_named_with_and_without_a_port(host: str) -> None:
+    names = Names("127.0.0.1", ["a_b.test"])
+    assert names.has(host.encode()) and names.has_origin(f"https://{host}".encode())
+    assert not names.has_origin(f"ftp://{host}".encode()) and not names.has(f"evil.{host}".encode())

@@ -193,7 +193,7 @@ class Door:
         headers = request.headers
         if not self._names.has(headers.get(b"host", b"")):
             raise _refusal(421, "Invalid Host header")
-        if b"origin" in headers and not self._names.has_url(headers[b"origin"].decode("latin-1")):
+        if b"origin" in headers and not self._names.has_origin(headers[b"origin"]):
             raise _refusal(403, "Invalid Origin header")
         if self._holders and not self._holders.of(headers):
             raise _refusal(401, NEEDS_TOKEN)

@@ -157,7 +157,13 @@ async def test_the_same_key_opens_one_lease_and_executes_one_call(mini: Entries,
         assert other.status_code == 400
 
 
-@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "https://evil.example"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"host": host} for host in ("evil.example", "localhost:80:evil", "localhost:80@evil", "localhost/x", "")),
+        *({"origin": origin} for origin in ("https://evil.example", "http://localhost:80:evil", "http://localhost/")),
+    ],
+)
 async def test_pages_of_other_sites_are_refused(mini: Entries, config: Config, headers: dict[str, str]) -> None:
     async with served(config(store=mini("get"))) as running:
         message = {"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/renew", "params": {"leases": []}}

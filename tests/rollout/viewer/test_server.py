@@ -75,6 +75,7 @@ def test_the_page_its_files_and_its_values_are_served(server: Server) -> None:
         ("/", "GET", {"Host": "evil.example"}, 403),
         ("/", "GET", {"Host": "localhost.evil.example:80"}, 403),
         ("/", "GET", {"Host": ""}, 403),
+        ("/", "GET", {"Host": "localhost:80:evil"}, 403),
         ("/", "GET", {"Host": "[::1]:80"}, 200),
         ("/api/state", "GET", {"Origin": "http://evil.example"}, 403),
         ("/api/state", "GET", {"Origin": "null"}, 403),
