@@ -103,7 +103,7 @@ class Calls:
         except GatewayError as error:
             # `from` its cause: chained to `error` itself, a traceback would show the secrets.
             raise self._redactor.error(error) from error.__cause__
-        return self._redactor.result(result) if self._redactor.needed else result
+        return await self._redactor.result(result) if self._redactor.needed else result
 
     async def _call(self, call: OutgoingCall, meta: Mapping[str, Any], in_flight: InFlightCall) -> ToolResult:
         tool = call.tool

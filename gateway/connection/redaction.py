@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+import anyio.to_thread
 from pydantic_core import to_json
 
 from gateway.config.models import GatewayConfig, ServerConfig
@@ -18,6 +19,8 @@ from gateway.transport.link import Link
 from gateway.types import ToolDefinition, ToolResult
 
 REDACTED = "[secret]"
+_MOST_AT_ONCE = 1 << 18
+"""Bytes of a result that are searched without a thread."""
 
 
 def entry_texts(config: ServerConfig) -> EntryTexts:
@@ -127,9 +130,18 @@ class Redactor:
             error.problem = self.text(error.problem)
         return error
 
-    def result(self, result: ToolResult) -> ToolResult:
+    async def result(self, result: ToolResult) -> ToolResult:
         """The same result without secrets, which a trace would keep and a policy would learn."""
-        secrets = self._current()
+        try:
+            size = len(to_json([[block.text for block in result.content], result.structured, result.meta]))
+        except ValueError:  # half a surrogate pair
+            size = _MOST_AT_ONCE
+        if size < _MOST_AT_ONCE:
+            return self._redacted(result, self._current())
+        # A text that nearly has secrets takes up to a second for each of them; other tasks run meanwhile.
+        return await anyio.to_thread.run_sync(self._redacted, result, self._current())
+
+    def _redacted(self, result: ToolResult, secrets: Secrets) -> ToolResult:
         texts = secrets.redact_blocks([block.text for block in result.content])
         content = tuple(
             replace(

@@ -9,8 +9,10 @@ from functools import cached_property
 
 from pydantic_core import SchemaValidator, core_schema
 
-_BEGINNING = 8
-"""Characters of a secret that are looked for in every text; the rest is compared only where they are found."""
+_PIECE = 8
+"""Characters of a secret that are looked for at a time: an automaton for more of them may not fit into memory."""
+_PIECES = 4
+"""Parts of a long secret that are looked for; the whole is compared only in texts that have all of them."""
 _LONGEST_SPELLING = 120
 """The most characters that spell one."""
 _WINDOW = 1 << 15
@@ -40,17 +42,27 @@ class SecretPattern:
         """The usual texts of it, of which a text that was cut may begin with the end."""
         is_short = len(value) <= _MOST_SPELLED
         self._spellings = [[_spelled(char, html=is_short) for char in value], *_in_base64(encoded, broken=is_short)]
-        # Rust's engine is many times faster than Python's, but only says whether there is a match.
-        beginnings = "|".join("".join(units[:_BEGINNING]) for units in self._spellings)
-        self._beginnings = SchemaValidator(core_schema.str_schema(pattern=beginnings, regex_engine="rust-regex"))
+        self._beginning = self._piece(0)
+
+    def _piece(self, number: int) -> SchemaValidator:
+        """Whether a text has a part of a spelling. Rust's engine says no more, and is faster than Python's."""
+        begins = [max(0, len(units) - _PIECE) * number // (_PIECES - 1) for units in self._spellings]
+        pieces = ("".join(units[at : at + _PIECE]) for at, units in zip(begins, self._spellings, strict=True))
+        return SchemaValidator(core_schema.str_schema(pattern="|".join(pieces), regex_engine="rust-regex"))
+
+    @cached_property
+    def _others(self) -> list[SchemaValidator]:
+        return [self._piece(number) for number in range(1, _PIECES)]
 
     @cached_property
     def _whole(self) -> re.Pattern[str]:
         return re.compile("|".join("".join(units) for units in self._spellings))
 
     def may_be_in(self, text: str | bytes) -> bool:
-        """Whether the beginning of a spelling is in a text; true for text with half a surrogate pair."""
-        return self._beginnings.isinstance_python(text) or not _UNICODE.isinstance_python(text)
+        """Whether all pieces of a spelling are in a text; true for text with half a surrogate pair."""
+        if not self._beginning.isinstance_python(text):
+            return not _UNICODE.isinstance_python(text)
+        return all(piece.isinstance_python(text) for piece in self._others)
 
     def places(self, text: str) -> Iterator[tuple[int, int]]:
         """The beginning and the end of each spelling in a text."""

@@ -76,7 +76,7 @@ def prepare(
     if extent.depth > MOST_NESTED:
         return Prepared(faults=[f"arguments: nested more than {MOST_NESTED} deep"])
     if extent.longest_bits > MOST_BITS:
-        return Prepared(faults=[f"arguments: an integer has more than {MOST_DIGITS} digits"])
+        return Prepared(faults=[f"arguments: an integer has more than {MOST_DIGITS} digits, or all have too many"])
     if as_sent:
         return Prepared(arguments=sent, changes=changes)
     subject = f"{definition.server}/{definition.name}"

@@ -23,6 +23,8 @@ MOST_VALUES = 100_000
 MOST_DIGITS = 4000
 """Maximum digits of an integer in a call's arguments: Python servers cannot read a message with one of over 4,300."""
 MOST_BITS = (10**MOST_DIGITS - 1).bit_length()
+_MOST_LONG = 50
+"""Integers of `MOST_DIGITS` digits in a call's arguments, or as many digits: to write one takes 0.1 ms."""
 _ENORMOUS = 1 << 40
 _CHARACTERS = 64
 """Characters of a string whose comparison takes as long as one more value."""
@@ -68,7 +70,7 @@ def measure(value: Any) -> Extent:
         ValueError: an object has a name that is not a string, a string has a lone surrogate, or a number is not finite.
     """
     # Runs on every call, so it avoids type checks and function calls where possible.
-    nodes = characters = depth = big = work = longest = 0
+    nodes = characters = depth = big = work = longest = together = 0
     level: list[Any] = [value]
     while True:
         nodes += len(level)
@@ -80,7 +82,7 @@ def measure(value: Any) -> Extent:
             elif kind is int:
                 if not -_BIG < each < _BIG:
                     bits = each.bit_length()
-                    big, longest = big + 1, max(longest, bits)
+                    big, longest, together = big + 1, max(longest, bits), together + bits
                     work += _BIG_STEPS + (bits // _BIG_BITS) ** 2
             elif kind in _PLAIN:
                 continue
@@ -99,7 +101,13 @@ def measure(value: Any) -> Extent:
             elif isinstance(each, str):
                 characters += _length(each)
         if not below:
-            return Extent(nodes + characters // _CHARACTERS + work, characters, depth, big * work, longest)
+            return Extent(
+                nodes + characters // _CHARACTERS + work,
+                characters,
+                depth,
+                big * work,
+                max(longest, together // _MOST_LONG),
+            )
         if depth == DEEPEST:
             raise TooDeep(f"nested more than {DEEPEST} deep")
         level, depth = below, depth + 1

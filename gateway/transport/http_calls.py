@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault, StatusFault
+from gateway.transport.http_answer import PIECE_BYTES, EventStream, HttpAnswer, HttpFault, StatusFault
 from gateway.transport.http_connection import HttpConnection
 from gateway.transport.http_exchange import Exchanges, arrival_within, explain_start
 from gateway.transport.link import Link
@@ -31,8 +31,6 @@ _RESUME_S = 1.0
 _NO_RESPONSE = "the answer is not a response to this request"
 _AT_A_STRETCH = 100
 """Messages handled before other tasks get their turn."""
-_PIECE_BYTES = 128 << 10
-"""Bytes of a stream that are read before other tasks get theirs: each may be a line."""
 
 
 class HttpCalls(OwnChannel):
@@ -179,8 +177,8 @@ class HttpCalls(OwnChannel):
         answer, handled, foreign = connection.answer, 0, False
         while True:
             # Before what has arrived is taken: more may arrive while it is handled.
-            ended = answer.complete and len(answer.body) <= _PIECE_BYTES
-            piece = answer.take(_PIECE_BYTES)
+            ended = answer.complete and len(answer.body) <= PIECE_BYTES
+            piece = answer.take(PIECE_BYTES)
             for data in events.feed(piece):
                 if request is None:  # a bad message affects no other
                     if (found := read_line(data)) is not None and is_response(found):
@@ -209,7 +207,7 @@ class HttpCalls(OwnChannel):
                 return None
             if not answer.body and not answer.complete:
                 await (connection.arrival() if lasts is None else arrival_within(connection, lasts))
-            elif len(piece) == _PIECE_BYTES:
+            elif len(piece) == PIECE_BYTES:
                 await anyio.lowlevel.checkpoint()
 
     async def _receive(self, message: JSONRPCMessage) -> None:

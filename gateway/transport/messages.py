@@ -17,7 +17,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from gateway.transport.delivery import GatewayAnswer
 from mcp_wire.lines import Oversize
@@ -33,6 +33,8 @@ _MOST_REPAIRED = 40_000
 _MOST_DIGITS = 4000
 """Of an integer. Python's own limit for reading one is 4,300."""
 _LARGE = 256 << 10
+_LONG, _MOST_LONG = 400, 200_000
+"""Digits of a long integer, and of all long ones in one message: reading and writing one takes time in their square."""
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 _MARK = b"\xef\xbb\xbf"
 """A byte order mark, which programs of .NET write before their first text."""
@@ -62,6 +64,14 @@ def _too_many_values(text: bytes | bytearray, most: int = _MOST_VALUES) -> str:
     return f"the message has more than {most} JSON values"
 
 
+def _most_digits(text: bytes | bytearray) -> int:
+    """How many digits the integers in JSON text may have: few where many of them are long."""
+    if len(text) <= _LARGE:
+        return _MOST_DIGITS
+    long = sum(text[at : at + _LONG].isdigit() for at in range(0, len(text), _LONG))
+    return _MOST_DIGITS if long * _LONG <= _MOST_LONG else 2 * _LONG
+
+
 def _parse_json(text: bytes | bytearray) -> tuple[Any, str]:
     """A JSON value, with U+FFFD for bad UTF-8 and lone surrogates, and text for integers of thousands of digits.
 
@@ -75,20 +85,25 @@ def _parse_json(text: bytes | bytearray) -> tuple[Any, str]:
     """
     if problem := _too_many_values(text):
         raise ValueError(problem)
-    try:
-        # Looking up each string of a large text in the parser's cache takes longer than making it.
-        return from_json(text, cache_strings="none" if len(text) > _LARGE else "all"), ""
-    except ValueError:
-        if problem := _too_many_values(text, _MOST_REPAIRED):
-            raise ValueError(problem) from None
-    text, long_integers = bytes(text).removeprefix(_MARK), list[str]()
+    most_digits, long_integers = _most_digits(text), list[str]()
 
     def integer(digits: str) -> int | str:
-        if len(digits) <= _MOST_DIGITS:
+        if len(digits) <= most_digits:
             return int(digits)
         long_integers.append(digits)
         return digits
 
+    try:
+        if most_digits < _MOST_DIGITS:
+            found = from_json(to_json(json.loads(text, parse_int=integer)), cache_strings="none")
+            return found, f"an integer has more than {most_digits} digits"
+        # Looking up each string of a large text in the parser's cache takes longer than making it.
+        return from_json(text, cache_strings="none" if len(text) > _LARGE else "all"), ""
+    except (ValueError, RecursionError):
+        if problem := _too_many_values(text, _MOST_REPAIRED):
+            raise ValueError(problem) from None
+    text = bytes(text).removeprefix(_MARK)
+    long_integers.clear()
     decoded = text.decode("utf-8", "replace")
     try:
         # json.loads takes what the strict parser refuses: lone surrogates and deep nesting.
@@ -98,7 +113,7 @@ def _parse_json(text: bytes | bytearray) -> tuple[Any, str]:
     except RecursionError:
         raise ValueError("the message is nested too deep") from None
     if long_integers:
-        return found, f"an integer has more than {_MOST_DIGITS} digits"
+        return found, f"an integer has more than {most_digits} digits"
     if halves:
         return found, "a text has half a surrogate pair"
     return found, "a text is not UTF-8" if decoded.encode() != text else ""
@@ -196,8 +211,8 @@ def is_response(message: Json) -> bool:
 
 
 def answered_id(message: Json) -> RequestId | None:
-    """Which request a response answers, as a number where it is one: some servers make text or a fraction of it."""
-    found: Any = message.get("id")
+    """Which request a message answers, as a number where it is one: some servers make text or a fraction of it."""
+    found: Any = message.get("id") if is_response(message) else None
     if isinstance(found, float) and found.is_integer():
         return int(found)
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 19:

@@ -19,7 +19,7 @@ from gateway.config.models import ServerConfig
 from gateway.errors import ServerUnavailable
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.http_address import load_certificates, same_origin
-from gateway.transport.http_answer import HttpFault, StatusFault
+from gateway.transport.http_answer import PIECE_BYTES, HttpFault, StatusFault, joined
 from gateway.transport.http_connection import HttpConnection, HttpConnections
 from gateway.transport.http_exchange import Exchanges, explain_start
 from gateway.transport.link import Link
@@ -103,11 +103,12 @@ class SseTransport:
         return "the server closed its event stream"
 
     async def _read_events(self, connection: HttpConnection, task_status: TaskStatus[None]) -> None:
-        event, data, size, started = "", list[bytes](), 0, False
+        event, data, started = "", None, False
         answer = connection.answer
         while True:
-            ended = answer.complete
-            for line in self._splitter.feed(answer.take()):
+            ended = answer.complete and len(answer.body) <= PIECE_BYTES
+            piece = answer.take(PIECE_BYTES)
+            for line in self._splitter.feed(piece):
                 if isinstance(line, Oversize):
                     await self._refuse(line)
                     continue
@@ -116,25 +117,26 @@ class SseTransport:
                     event = line[len(b"event:") :].strip().decode("utf-8", "replace")
                 elif line.startswith(_DATA):
                     # An event may have several data lines, and all of them together are the message.
-                    data.append(line[len(_DATA) :].removeprefix(b" "))
-                    size += len(line)
+                    value = line[len(_DATA) :].removeprefix(b" ")
+                    data = value if data is None else joined(data, value)
                 elif not line:
                     if event == "endpoint" and data and not started:
-                        self._meet(data[0].strip().decode("utf-8", "replace"))
+                        self._meet(data.partition(b"\n")[0].strip().decode("utf-8", "replace"))
                         started = True
                         task_status.started()
                     elif event in ("message", "") and data:
-                        await self._accept(b"\n".join(data))
-                    event, data, size = "", [], 0
-                if size > self._config.max_message_bytes + _SPARE_BYTES:
-                    whole = b"\n".join(data)
-                    await self._refuse(Oversize(whole[:_ENDS], whole[-_ENDS:], len(whole)))
-                    data, size = [], 0
+                        await self._accept(bytes(data))
+                    event, data = "", None
+                if data is not None and len(data) > self._config.max_message_bytes:
+                    await self._refuse(Oversize(bytes(data[:_ENDS]), bytes(data[-_ENDS:]), len(data)))
+                    data = None
             if ended:
                 connection.check()
                 return
             if not answer.body and not answer.complete:
                 await connection.arrival()
+            elif len(piece) == PIECE_BYTES:
+                await anyio.lowlevel.checkpoint()
 
     def _meet(self, endpoint: str) -> None:
         url = same_origin(self._exchanges.requests.url, endpoint)

@@ -13,6 +13,7 @@ from gateway.config.models import ServerConfig
 from gateway.connection.in_flight import InFlightCalls
 from gateway.connection.redaction import Secrets
 from gateway.leases.watch import ToolWatch
+from gateway.transport.messages import read_json
 from gateway.transport.tool_definitions import read_tools
 from gateway.types import ToolDefinition
 
@@ -52,6 +53,14 @@ async def test_a_listing_before_the_start_is_over_is_no_change_in_itself() -> No
         await watch.compare("s", [definition("same")])
         await watch.publish("s", [definition("same")])
         assert not watch.changed
+
+
+@pytest.mark.parametrize(("count", "kind"), [(40, int), (100, str)])
+def test_integers_of_thousands_of_digits_are_text_where_a_message_has_too_many(count: int, kind: type) -> None:
+    digits = "7" * 4000
+    found = read_json(f'{{"short": {"7" * 300}, "long": [{", ".join([digits] * count)}]}}'.encode())
+    assert found["short"] == int("7" * 300)
+    assert {type(each) for each in found["long"]} == {kind} and str(found["long"][-1]) == digits
 
 
 def test_a_fixed_argument_with_the_name_of_a_secret_is_one() -> None:

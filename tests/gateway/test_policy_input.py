@@ -37,6 +37,7 @@ ODD: dict[str, Any] = {
     "infinity": float("inf"),
     "no number": [float("nan")],
     "5,000 digits": 10**4999,
+    "many integers of 4,000 digits": [10**3999] * 100,
     "5,000 digits below a name": {"a": [-(10**4999)]},
 }
 

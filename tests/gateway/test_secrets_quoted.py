@@ -130,7 +130,7 @@ async def test_no_part_of_a_result_holds_a_secret() -> None:
         Content(kind=kind, text=SECRET, mime_type=f"image/{SECRET}", uri=f"file:///{SECRET}") for kind in ContentKind
     ]
     result = ToolResult(content=tuple(blocks), structured={SECRET: [SECRET]}, meta={"key": {"a": SECRET}})
-    assert SECRET not in repr(Redactor(config).result(result))
+    assert SECRET not in repr(await Redactor(config).result(result))
 
 
 ODD = 'p&ss "wörd"/1'
@@ -168,11 +168,11 @@ def test_an_encoded_secret_is_one(encode: Callable[[str], str], secret: str) -> 
 
 
 @pytest.mark.parametrize("at", range(1, len(SECRET)))
-def test_a_secret_split_over_two_blocks_is_one(at: int) -> None:
+async def test_a_secret_split_over_two_blocks_is_one(at: int) -> None:
     redactor = Redactor(ServerConfig.model_validate({"command": "x", "env": {"API_KEY": SECRET}}))
     texts = (f"it is {SECRET[:at]}", f"{SECRET[at:]}, so", "not a secret", SECRET)
     result = ToolResult(content=tuple(Content(kind=ContentKind.TEXT, text=text) for text in texts))
-    shown = [block.text for block in redactor.result(result).content]
+    shown = [block.text for block in (await redactor.result(result)).content]
     assert shown == ["it is [secret]", ", so", "not a secret", "[secret]"]
 
 

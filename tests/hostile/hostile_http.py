@@ -215,9 +215,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body)
             case "many blocks":
                 self.reply({**answer(request, ""), "result": {"content": [{"type": "text", "text": "x"}] * 20_000}})
-            case "many data lines" | "short lines":
+            case "many data lines" | "short lines" | "notifications, many data lines":
                 self.begin("text/event-stream")
-                line = b"data:\n" if BEHAVIOUR == "many data lines" else b"x\n"
+                for number in range(5000 if BEHAVIOUR.startswith("notifications") else 0):
+                    params = {"progressToken": request, "progress": number}
+                    self.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+                line = b"data:\n" if BEHAVIOUR.endswith("many data lines") else b"x\n"
                 for _ in range(20):
                     self.wfile.write(line * 50_000)
                 self.wfile.write(b"\n")

@@ -174,6 +174,19 @@ def harm(request):
             send({"id": request, "result": {"content": [{"type": "text", "text": "x" * 100}] * 10_000}})
         case "7 MB of text":
             say(request, "x" * (7 << 20))
+        case "near misses":
+            miss = f"{os.environ['KEY_0'][:-1]}~"
+            say(request, (miss * ((7 << 20) // len(miss))), _meta={"noted": miss * 10_000})
+        case "near misses in a notification":
+            miss = f"{os.environ['KEY_0'][:-1]}~"
+            text = miss * ((7 << 20) // len(miss))
+            send({"method": "notifications/message", "params": {"level": "error", "data": text}})
+            say(request, "done")
+        case "long integers":
+            number = b"9" * 4000
+            result = b'{"content":[{"type":"text","text":"done"}],"structuredContent":{"x":[%s]}}'
+            result = result % b",".join([number] * 1800)
+            write(b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (request, result))
         case "annotated texts":
             block = {"type": "text", "text": "x", "annotations": {"priority": 1}}
             send({"id": request, "result": {"content": [block] * 9999}})
