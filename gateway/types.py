@@ -218,20 +218,14 @@ class CallFault(StrEnum):
         return self in (CallFault.UNREADABLE, CallFault.UNKNOWN_TOOL, CallFault.INVALID_ARGUMENTS)
 
 
-_MOST_VALUES, _MOST_DIGITS = 200_000, 100
-"""In a text that is read as JSON: a parser takes time for each value, and for the square of an integer's digits."""
+_MOST_READ = 4 << 20
+"""Characters of a text that is read as JSON: a parser takes time for each value, and for the square of its digits."""
 
 
 def _as_json(text: str) -> Any:
-    """The value in a text; the text itself where it has none, or is too costly to read."""
-    half = _MOST_DIGITS // 2
-    long = len(text) > _MOST_DIGITS and any(
-        text[at : at + half].isdigit() for at in range(0, len(text) - half + 1, half)
-    )
-    if long or sum(map(text.count, ",:[{")) > _MOST_VALUES:
-        return text
+    """The value in a text; the text itself where it has none, or is too long."""
     try:
-        return from_json(text)
+        return from_json(text) if len(text) <= _MOST_READ else text
     except (ValueError, RecursionError):
         return text
 
@@ -280,17 +274,12 @@ class ToolResult:
         if self.structured is None:
             return True
         texts = [block.text for block in self.content if block.kind is ContentKind.TEXT]
-        found = [_as_json(text) for text in texts]
-        if self.structured in found or [*self.structured] != ["result"]:
-            return self.structured in found
-        wrapped: Any = self.structured["result"]
-        readings = list(zip(texts, found, strict=True))
-        if any(wrapped in each for each in readings):  # SDKs put no quotes around a string
+        readings = [(text, _as_json(text)) for text in texts]
+        wrapped: Any = self.structured["result"] if [*self.structured] == ["result"] else self.structured
+        if any(self.structured == value or wrapped in (text, value) for text, value in readings):
             return True
-        if not isinstance(wrapped, list):
-            return not isinstance(wrapped, dict) and str(wrapped) in texts
-        items = cast("list[Any]", wrapped)
         # SDKs make a text of each item of a list.
+        items = cast("list[Any]", wrapped) if isinstance(wrapped, list) else [str(wrapped)]
         return 0 < len(items) == len(texts) and all(item in each for item, each in zip(items, readings, strict=True))
 
     @property

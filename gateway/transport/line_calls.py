@@ -18,15 +18,7 @@ from gateway.config.models import ServerConfig
 from gateway.transport.channel import OwnChannel
 from gateway.transport.delivery import DELIVERY, Broke, Delivery
 from gateway.transport.link import Link
-from gateway.transport.messages import (
-    Json,
-    answered_id,
-    is_response,
-    parse_message,
-    read_line,
-    result_of,
-    unusable_answer,
-)
+from gateway.transport.messages import Json, answered_id, parse_message, read_line, result_of, unusable_answer
 from gateway.transport.unmatched import Unanswered
 from mcp_wire.lines import Oversize
 from mcp_wire.streams import Inbox, OpenStream
@@ -111,8 +103,6 @@ class LineCalls(OwnChannel):
 
     def _answer(self, message: Json, line: bytes) -> bool:
         """Whether a message is the response to a request of this channel, whose caller then gets it."""
-        if not is_response(message):
-            return False
         number = answered_id(message)
         if not isinstance(number, int):
             return False

@@ -32,7 +32,7 @@ class Unanswered:
 
     def __init__(self) -> None:
         self._methods: dict[RequestId, str] = {}
-        self._errors: list[Json] = []
+        self._errors: list[ErrorData] = []
         self._notified = 0
         """Notifications that the server may not have read yet: some answer these with such an error, too."""
 
@@ -57,18 +57,16 @@ class Unanswered:
 
     def read(self, message: Json) -> list[Json]:
         """What a message of the server stands for: itself, or the answers of errors without an id."""
-        if not is_response(message):
-            return [message]
-        found: list[Json] = []
-        if (number := answered_id(message)) is not None:
+        number, nameless, found = answered_id(message), unmatched(message), list[Json]()
+        if number is not None:
             self._methods.pop(number, None)
             self._notified, found = 0, [message if message["id"] is number else {**message, "id": number}]
-        elif message.get("id") is not None or "error" not in message:
+        elif nameless is None:
             return [message]
         elif self._notified:
             self._notified -= 1
         else:
-            self._errors.append(message)
+            self._errors.append(nameless)
         if self._errors and len(self._errors) >= len(self._methods):
             pairs = zip(self._errors, self._methods.items(), strict=False)
             found += [_addressed(error, number, method) for error, (number, method) in pairs]
@@ -76,8 +74,7 @@ class Unanswered:
         return found
 
 
-def _addressed(message: Json, number: RequestId, method: str) -> Json:
+def _addressed(error: ErrorData, number: RequestId, method: str) -> Json:
     if method in HANDSHAKE:  # mcp's session decides by the code which protocol the server speaks
-        return {**message, "id": number}
-    error = unmatched(message)
-    return unusable_answer(number, describe(error) if error else "the server's answer is not a valid JSON-RPC response")
+        return {"jsonrpc": "2.0", "id": number, "error": error.model_dump(exclude_none=True)}
+    return unusable_answer(number, describe(error))
