@@ -6,9 +6,13 @@ This module has a name of its own, and imports none of them before they were loo
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 _PACKAGES = ("gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout")
 _HOME = Path(__file__).resolve().parent
@@ -31,13 +35,27 @@ def check_names() -> None:
             )
 
 
+def _end(_: int, __: FrameType | None) -> None:
+    """End with the status of an interrupted command, as long as nothing has to be closed.
+
+    Compiled code that imports run would make an error of its own of an exception.
+    """
+    os._exit(130)
+
+
 def main() -> None:
     """The program `mcp-rollout`."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _end)
     try:
         check_names()
     except NameClash as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
+    import_module("rollout.cli.output")  # which `commands` begins with
     from rollout.cli import main as commands
 
+    signal.signal(signal.SIGINT, handlers[signal.SIGINT])  # that of SIGTERM is set by `commands`
     commands()

@@ -146,6 +146,8 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 def _run(program: typer.Typer) -> None:
     try:
         program()
+    except KeyboardInterrupt:  # where typer does not take it, before a command is found
+        sys.exit(130)
     except Exception as error:  # boundary of the program: other errors keep their traceback
         from gateway.errors import ConfigError, GatewayError, innermost, printed
 

@@ -184,3 +184,27 @@ def test_compiled_code_that_an_import_runs_does_not_swallow_the_signal(number: s
     argv = ["env", "--default-signal=INT", sys.executable, "-c", AT_IMPORT.format(name=number.name)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done
+
+
+BEFORE = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class Signalling(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["MODULE"]:
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+
+sys.meta_path.insert(0, Signalling())
+from mcp_rollout_start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("module", ["typer", "rollout.cli.output", "structlog"])
+def test_a_signal_during_imports_ends_the_command_with_its_usual_status(number: signal.Signals, module: str) -> None:
+    env = {**os.environ, "MODULE": module, "SIGNAL": str(int(number))}
+    argv = [sys.executable, "-c", BEFORE, "tools", "none.json"]
+    ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
