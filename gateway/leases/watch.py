@@ -7,7 +7,7 @@ where one lease plays alone fails that lease; the next connection shows what the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import anyio
@@ -22,7 +22,6 @@ from gateway.types import Scope, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
-ListAgain = Callable[[], Awaitable[Sequence[ToolDefinition] | None]]
 _PAUSE_S = 0.5
 """Between two looks at the tools of one connection, however many changes it announces."""
 _TOOLS_AT_ONCE = 200
@@ -58,19 +57,12 @@ class ToolWatch:
         if (early := self._early.pop(server, None)) is not None:
             await self.compare(server, early)
 
-    async def compare(
-        self,
-        server: str,
-        tools: Sequence[ToolDefinition],
-        again: ListAgain | None = None,
-        own: Connection | None = None,
-    ) -> None:
+    async def compare(self, server: str, tools: Sequence[ToolDefinition], announced: Connection | None = None) -> None:
         """Compare a listing; the first difference is kept. A listing that arrives before `publish` waits for it.
 
         Args:
-            again: lists once more, where there is a difference: in pages between which the server changed, a tool that
-                it still has may be missing.
-            own: The connection that lists them, where only one lease has it.
+            announced: The connection that announced a change. Where there is a difference, it lists once more: in pages
+                between which the server changed, a tool that it still has may be missing.
         """
         if server in self._changed:
             return
@@ -79,7 +71,7 @@ class ToolWatch:
             return
         try:
             differences = await _differences(self._published[server], tools)
-            if differences and again is not None and (now := await again()) is not None:
+            if differences and announced is not None and (now := await announced.list_again()) is not None:
                 differences = await _differences(self._published[server], now)
         except Exception as error:  # boundary: a defect here ends the use of this server, and of nothing else
             self._lose(server, error)
@@ -87,10 +79,10 @@ class ToolWatch:
         if differences and server not in self._changed:
             difference = self._redact(server, "\n".join(differences))
             error = ToolsChanged(difference, server=server)
-            if own is None:
+            if announced is None or announced.config.scope is Scope.SHARED:
                 self._changed[server] = error
-            else:
-                own.changed = error = OwnToolsChanged(difference, server=server)
+            else:  # in the world of one lease
+                announced.changed = error = OwnToolsChanged(difference, server=server)
             log.warning("server.tools_changed", server=server, problem=str(error))
 
     def _lose(self, server: str, error: Exception) -> None:
@@ -129,8 +121,7 @@ class ToolWatch:
                 self._listing.add(connection)
                 tools = await connection.list_again()
                 if tools is not None:
-                    own = None if connection.config.scope is Scope.SHARED else connection
-                    await self.compare(connection.server, tools, connection.list_again, own)
+                    await self.compare(connection.server, tools, connection)
                 self._done(connection)
                 await anyio.sleep(_PAUSE_S)
         except Exception as error:  # boundary: as above; this task shares its group with every connection
