@@ -16,12 +16,11 @@ from typing import Any
 import structlog
 
 from gateway.leases.session import Session
-from rollout.engines.attached import KEPT, Attachments
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task, TurnSeeds
 from rollout.errors import ContextExceeded
 from rollout.formats.control_text import KNOWN
-from rollout.tokens.chatml import REFERENCE, ByteTokens, split_messages, tools_of
+from rollout.tokens.chatml import ByteTokens, attached_to, split_messages, tools_of
 from rollout.trace.run_record import TokenIds
 from rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
 
@@ -41,8 +40,8 @@ class Reply:
     calls: Sequence[Call] = ()
     """A call's `as_text` has arguments as the policy wrote them; the loop parses and, if need be, refuses them."""
     attached: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further keys of the assistant's message, which later requests have too; under `tool_calls` those of each call, in
-    order. A `content` takes the place of the text. What is larger than a bound is left out."""
+    """Further keys of the assistant's message, which later requests have too, as long as they have its thought; under
+    `tool_calls` those of each call, in order. A `content` takes the place of the text."""
     is_cut: bool = False
     """Whether the turn ended at its own limit."""
 
@@ -75,7 +74,6 @@ class ChatEngine:
     token_ids: TokenIds = TokenIds.BYTES
     seed: int | None = None
     """Seed of the run; if given, `complete` gets each turn's own seed as the keyword `seed`."""
-    attachments: Attachments = field(default_factory=Attachments, repr=False)
 
     @property
     def notes(self) -> list[str]:
@@ -109,14 +107,15 @@ class _ChatPolicy:
             # The server renders them with a tokenizer that finds control tokens in any text.
             messages, shown = KNOWN.broken(await read_context(ids, self._tokens), tools)
             seed = {} if self._seeds is None else {"seed": self._seeds.next(turn)}
-            told = self._engine.attachments.restored([_with_encoded_arguments(each) for each in messages])
+            told = _as_sent(messages, [attached_to(body) for _, body in split_messages(ids)])
             try:
                 reply = await self._engine.complete(told, shown, **seed)
             except ContextExceeded as error:
                 log.warning("the API's context is exceeded", turn=turn, error=str(error))
                 return Completion(ids=[], finish_reason=FinishReason.LENGTH)
-            self._left = self._tokens.encode_reply(thinking=reply.thinking, content=reply.content, calls=reply.calls)
-            self._left += self._engine.attachments.keep(reply.attached, is_thought=bool(reply.thinking))
+            self._left = self._tokens.encode_reply(
+                thinking=reply.thinking, content=reply.content, calls=reply.calls, attached=reply.attached
+            )
             self._left += [] if reply.is_cut else [self._tokens.stop_id]
             self._turn, self._is_cut = turn, reply.is_cut
         sampled, self._left = self._left[:max_tokens], self._left[max_tokens:]
@@ -134,8 +133,7 @@ async def read_context(ids: Sequence[int], tokens: ByteTokens) -> list[Message]:
             parsed = await tokens.parse(body, ())
             # Nine letters and digits: Mistral's API takes no others.
             open_calls = [f"c{len(messages):04}{index:04}" for index in range(len(parsed.calls))]
-            kept = {KEPT: (body[-1], bool(parsed.thinking))} if body[-1:] >= [REFERENCE] else {}
-            messages.append(_assistant(parsed.content, parsed.calls, open_calls) | kept)
+            messages.append(_assistant(parsed.content, parsed.calls, open_calls))
         elif role == "tool" and open_calls:
             # Matched by order, since a context in bytes has no ids: results are appended in the order of the calls.
             messages.append({"role": role, "tool_call_id": open_calls.pop(0), "content": tokens.decode(body)})
@@ -160,12 +158,21 @@ def _assistant(content: str, calls: Sequence[Call], call_ids: Sequence[str]) -> 
     return message
 
 
-def _with_encoded_arguments(message: Message) -> Message:
-    """The message with the arguments of its calls as JSON, as chat APIs have them."""
-    if not message.get("tool_calls"):
-        return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
+def _as_sent(messages: Sequence[Message], attached: Sequence[dict[str, Any]]) -> list[Message]:
+    """Messages as chat APIs have them, with what is attached to each, and the API's ids of calls if they are unique."""
+    ids: dict[str, str] = {}
+    sent: list[Message] = []
+    for message, further in zip(messages, attached, strict=True):
+        calls: list[dict[str, Any]] = []
+        attached_calls = further.pop("tool_calls", [])
+        for index, call in enumerate(message.get("tool_calls", ())):
+            own: dict[str, Any] = attached_calls[index] if index < len(attached_calls) else {}
+            id = own.get("id")
+            ids[call["id"]] = id if isinstance(id, str) and id and id not in ids.values() else call["id"]
+            arguments = json.dumps(call["function"]["arguments"])
+            function = {**own.get("function", {}), **call["function"], "arguments": arguments}
+            calls.append({**own, **call, "id": ids[call["id"]], "function": function})
+        further |= {"tool_calls": calls} if calls else {}
+        further |= {"tool_call_id": ids[message["tool_call_id"]]} if "tool_call_id" in message else {}
+        sent.append({**message, **further})
+    return sent

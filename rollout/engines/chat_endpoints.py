@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.errors import ConfigError
 from mcp_wire.chat_api import CalledFunction, Completion, Extended, with_options
-from rollout.engines.api_names import ApiNames
+from mcp_wire.control_text import break_control_text
+from rollout.engines.api_names import with_api_names
 from rollout.engines.chat import ChatEngine, Reply
 from rollout.engines.engine import Engine, EngineOptions
 from rollout.engines.http import EngineHttp, Lost
@@ -89,26 +90,28 @@ class ChatEndpoint:
             EngineError: the API refuses otherwise, or answers in another form.
         """
         sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k, "seed": seed}
-        names = ApiNames(tools, messages)
-        asked = {"model": self.model, "messages": names.messages, "tools": names.tools or None}
-        choice = (await self._unrefused(self._common(names, asked, sampling))).choices[0]
-        message = choice.message
-        content, thinking, calls, attached = message.text, message.thinking, list[Call](), message.further
+        asked = {"model": self.model, "messages": messages, "tools": tools or None}
+        choice = (await self._unrefused(self._common(asked, sampling))).choices[0]
+        message, calls, own_calls = choice.message, list[Call](), list[dict[str, Any]]()
+        content, thinking = message.text, message.thinking
+        # The API's own template renders its texts, and may find control tokens in them.
+        attached = {k: break_control_text(v) if isinstance(v, str) else v for k, v in message.further.items()}
         for call in message.calls:
             function = call.function or CalledFunction()
-            arguments = function.arguments or function.further.get("parameters")
-            calls.append(_call(names.real(function.name or ""), arguments))
-            attached.setdefault("tool_calls", []).append({**call.further, "id": call.id, "function": function.further})
+            calls.append(_call(function.name or "", function.arguments or function.further.get("parameters")))
+            own_calls.append({**call.further, "id": call.id, "function": function.further})
+        attached |= {"tool_calls": own_calls} if own_calls else {}
         if self.format is not None:
-            read = self.format.read(content, names.tools)
+            read = self.format.read(content, tools)
             content, thinking = read.content, thinking or read.thinking
-            calls += [replace(call, name=names.real(call.name)) for call in read.calls]
+            calls += read.calls
         elif isinstance(message.content, list) and thinking:
             attached["content"] = message.content
         elif not thinking and (found := _FIRST_THOUGHT.match(content)):
             # Of servers without a parser for thoughts. Some models (MiniMax) need it where it was.
-            attached["content"] = content
-            content, thinking = content[found.end() :].strip(), (found[1] or found[2] or "").strip()
+            thought, said = found[1] or found[2] or "", content[found.end() :]
+            attached["content"] = f"<think>{break_control_text(thought)}</think>{break_control_text(said)}"
+            content, thinking = said.strip(), thought.strip()
         is_cut = (choice.finish_reason or "").lower() in _CUT
         return Reply(content=content, thinking=thinking, calls=calls, attached=attached, is_cut=is_cut)
 
@@ -117,36 +120,34 @@ class ChatEndpoint:
 
         They are left out of all later requests as well, if that helps.
         """
-        own = {key for message in body["messages"] if message["role"] == "assistant" for key in message}
+        sent = _without(body, self.refused)
         try:
-            return await self._post(Completion, _PATH, _without(body, self.refused))
+            return await self._post(Completion, _PATH, sent)
         except EngineError as error:
-            own = {"seed"} | own - {"role", "content", "tool_calls"} - self.refused
+            own = {key for message in sent["messages"] if message["role"] == "assistant" for key in message}
+            own = own - {"role", "content", "tool_calls"} | {"seed"} & sent.keys()
             named = {key for key in own if re.search(rf"\b{re.escape(key)}\b", str(error))}
             if isinstance(error, Lost | ContextExceeded) or not named:
                 raise
-            answer = await self._post(Completion, _PATH, _without(body, self.refused | named))
+            answer = await self._post(Completion, _PATH, _without(sent, named))
             if not named <= self.refused:
-                seed = "the API takes no seed: two runs of one seed can differ"
-                log.warning(seed if "seed" in named else "the API takes back no", keys=sorted(named), error=str(error))
+                event = "the API refuses keys, which are no longer sent: without a seed two runs can differ"
+                log.warning(event, keys=sorted(named), error=str(error))
             self.refused.update(named)
             return answer
 
     async def anthropic(self, messages: list[Message], tools: list[dict[str, Any]]) -> Reply:
         """One turn by `POST /messages`. Raises as `openai`."""
         system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
-        names = ApiNames(tools, messages)
-        named = [_anthropic_tool(tool["function"]) for tool in names.tools]
         # Its models refuse a temperature and a top_p together; 1 is the default.
         top_p = {} if self.sampling.top_p == 1.0 else {"top_p": self.sampling.top_p}
         body = self._common(
-            names,
             {
                 "model": self.model,
-                "messages": anthropic_messages(names.messages),
+                "messages": anthropic_messages(messages),
                 "max_tokens": ANTHROPIC_MAX_TOKENS,
                 "system": system or None,
-                "tools": named or None,
+                "tools": [_anthropic_tool(tool["function"]) for tool in tools] or None,
             },
             {"temperature": self.sampling.temperature, **top_p, **self._top_k},
         )
@@ -158,7 +159,7 @@ class ChatEndpoint:
         return Reply(
             content="".join(block.text for block in answer.content if block.type == "text"),
             thinking="\n".join(block.thinking for block in answer.content if block.type == "thinking").strip(),
-            calls=[_call(names.real(block.name), block.input) for block in used],
+            calls=[_call(block.name, block.input) for block in used],
             attached=attached,
             is_cut=(answer.stop_reason or "") in _CUT,
         )
@@ -168,10 +169,9 @@ class ChatEndpoint:
         """Nothing where it excludes nothing: OpenAI's own API does not know it."""
         return {"top_k": self.sampling.top_k} if self.sampling.top_k > 0 else {}
 
-    def _common(self, names: ApiNames, body: dict[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
+    def _common(self, body: dict[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
         limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        merged = with_options({**body, **sampling, **limit}, self.body)
-        return merged | ({"tool_choice": names.choice(merged["tool_choice"])} if "tool_choice" in merged else {})
+        return with_options({**body, **sampling, **limit}, self.body)
 
     async def _post(self, model: type[Body], path: str, body: Mapping[str, Any]) -> Body:
         """Post, again while the API is busy or lost: a turn has no effect but its cost."""
@@ -271,7 +271,8 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
         )
         # Anthropic's API has no seed.
         complete, seed = (endpoint.anthropic, None) if kind == "anthropic" else (endpoint.openai, options.sampling.seed)
-        yield ChatEngine(name=f"{kind}:{model}", complete=complete, usage=endpoint.usage, seed=seed)
+        name = f"{kind}:{model}"
+        yield ChatEngine(name=name, complete=with_api_names(complete), usage=endpoint.usage, seed=seed)
 
 
 class _Model(BaseModel):

@@ -23,7 +23,8 @@ SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_
 _IDS = {text: 256 + index for index, text in enumerate(SPECIAL)}
 _SPLIT, _SPLIT_IN_TURN = (re.compile(f"({'|'.join(map(re.escape, markers))})") for markers in (SPECIAL, SPECIAL[2:]))
 _SPELLINGS = ControlText(SPECIAL)
-REFERENCE = 1 << 30
+_ATTACHED = range(512, 768)
+"""Ids of the bytes of what is attached to a turn."""
 
 _TOOLS_HEAD = "\n\n# Tools\n\nCall tools as JSON objects between <tool_call> and </tool_call>.\n\n<tools>"
 _TOOLS_TAIL = "\n</tools>"
@@ -33,7 +34,7 @@ class ByteTokens:
     """`TokenBuilder` over bytes: id 0-255 is a byte, the ids after it are the markers in `SPECIAL`.
 
     Only the builder itself writes markers; the same characters inside a tool's or user's text stay bytes, so no text
-    can end its own message. An id from `REFERENCE` on is a number that a policy keeps with a turn, and has no text.
+    can end its own message. What is attached to a turn (`encode_reply`) has ids of its own and no text.
     """
 
     thought = hermes.HERMES.thought
@@ -50,10 +51,16 @@ class ByteTokens:
     def encode_text(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_reply(self, *, thinking: str = "", content: str, calls: Sequence[Call]) -> list[int]:
-        """Ids of a turn in which only the thoughts and calls given as such have markers, whatever the texts spell."""
+    def encode_reply(
+        self, *, thinking: str = "", content: str, calls: Sequence[Call], attached: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Ids of a turn in which only the thoughts and calls given as such have markers, whatever the texts spell.
+
+        What is attached, which is JSON, is dropped with the thought if there is one; `attached_to` reads it.
+        """
         opening, ending = _IDS[hermes.THINK_OPEN], _IDS[hermes.THINK_CLOSE]
-        thought = [opening, *f"\n{thinking}\n".encode(), ending, *b"\n\n"] if thinking else []
+        kept = [_ATTACHED[byte] for byte in json.dumps(attached).encode()] if attached else []
+        thought = [opening, *f"\n{thinking}\n".encode(), *kept, ending, *b"\n\n"] if thinking else kept
         between = b"\n" if content and calls else b""
         return [*thought, *content.encode(), *between, *self.encode_turn(hermes.write(calls=calls))]
 
@@ -67,12 +74,12 @@ class ByteTokens:
     def _decoded(self, ids: Sequence[int], mark: Callable[[str], str] = _SPELLINGS.mark) -> str:
         """The text, with breaks in the markers that bytes spell outside calls."""
         pieces: list[str] = []
-        start = 0
+        start, ids = 0, [token for token in ids if token not in _ATTACHED]
         for at in [*(index for index, token in enumerate(ids) if token > 255), len(ids)]:
             text = bytes(ids[start:at]).decode(errors="replace")
             is_call = start > 0 and ids[start - 1] == _IDS[hermes.CALL_OPEN]
             pieces.append(text if is_call else mark(text))
-            pieces += [SPECIAL[token - 256] for token in ids[at : at + 1] if token < REFERENCE]
+            pieces += [SPECIAL[token - 256] for token in ids[at : at + 1]]
             start = at + 1
         return "".join(pieces)
 
@@ -126,6 +133,14 @@ class ByteTokens:
 def _joined(pieces: Sequence[str]) -> list[int]:
     """Ids of texts and markers in turn."""
     return [id for index, piece in enumerate(pieces) for id in ([_IDS[piece]] if index % 2 else piece.encode())]
+
+
+def attached_to(turn: Sequence[int]) -> dict[str, Any]:
+    """What `encode_reply` attached to a turn; nothing if a limit has cut it."""
+    try:
+        return json.loads(bytes(_ATTACHED.index(token) for token in turn if token in _ATTACHED) or b"{}")
+    except ValueError:
+        return {}
 
 
 def tools_of(ids: Sequence[int]) -> list[dict[str, Any]]:

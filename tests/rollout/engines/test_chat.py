@@ -30,9 +30,7 @@ from mcp_servers.kit import Reply as Said
 from mcp_servers.user_simulator.server import simulator
 from mcp_wire import chat_api
 from mcp_wire.chat_api import ChatMessage, retry_after_s
-from rollout.engines import attached
-from rollout.engines.api_names import ApiNames
-from rollout.engines.attached import KEPT, Attachments
+from rollout.engines.api_names import api_names
 from rollout.engines.chat import ChatEngine, Reply, read_context
 from rollout.engines.chat_endpoints import opened_endpoint
 from rollout.engines.engine import EngineOptions
@@ -42,7 +40,7 @@ from rollout.environment.task import Origin, sampling_seed
 from rollout.errors import EngineError
 from rollout.loop.limits import Limits
 from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
+from rollout.tokens.chatml import IM_END, ByteTokens, attached_to
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.run_record import read_run_records
 from rollout.trace.store import TraceStore, read_traces
@@ -211,7 +209,9 @@ async def test_an_openai_api_that_refuses_seeds_is_asked_without_them() -> None:
                 for seed in (3, 4):
                     await engine.complete(asked, tools, seed=seed)
     assert len(server.bodies) == 2 and not any("seed" in body for body in server.bodies)
-    assert [entry["event"] for entry in logs] == ["the API takes no seed: two runs of one seed can differ"]
+    assert [entry["event"] for entry in logs] == [
+        "the API refuses keys, which are no longer sent: without a seed two runs can differ"
+    ]
 
 
 async def test_an_anthropic_api_plays_and_its_traces_are_no_training_ids(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_attachments_go_with_the_turn_and_dropped_thinking_is_not_sent(tmp
 
     async def complete(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Reply:
         sent.append(messages)
-        attached = {"reasoning": "<|im_end|>", "mark": len(sent), "content": [{"type": "thinking", "thinking": "Hm."}]}
+        attached = {"reasoning": "<|s|>", "mark": len(sent), "content": [{"type": "thinking", "thinking": "Hm."}]}
         # The same words each time: what is attached is told apart by the turn, not by its text.
         return Reply(content="Well?", thinking="Hm.", attached=attached)
 
@@ -363,31 +363,27 @@ async def test_attachments_go_with_the_turn_and_dropped_thinking_is_not_sent(tmp
                 store=TraceStore(tmp_path / context),
             )
         own = [message for message in sent[2] if message["role"] == "assistant"]
-        assert [message["mark"] for message in own] == [1, 2]
         if context == "keep":
-            assert [message["reasoning"] for message in own] == ["< |im_end|>"] * 2
+            assert [(message["mark"], message["reasoning"]) for message in own] == [(1, "<|s|>"), (2, "<|s|>")]
             assert own[0]["content"] == [{"type": "thinking", "thinking": "Hm."}]
         else:
-            assert not any("reasoning" in message for message in own) and own[0]["content"] == "Well?"
+            assert own == [{"role": "assistant", "content": "Well?"}] * 2
 
 
-def test_attachments_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "MOST_ATTACHED", 100)
-    monkeypatch.setattr(attached, "MOST_KEPT", 60)
-    attachments = Attachments()
-    assert attachments.keep({}, is_thought=False) == attachments.keep({"a": "x" * 100}, is_thought=False) == []
-    numbers = [attachments.keep({"a": "x" * 30}, is_thought=False)[0] for _ in range(3)]
-    messages = [{"role": "assistant", "content": "", KEPT: (number, True)} for number in numbers]
-    assert ["a" in message for message in attachments.restored(messages)] == [False, False, True]
+async def test_an_attachment_that_a_limit_has_cut_is_none_and_no_text() -> None:
+    tokens, attached = ByteTokens(), {"mark": "\ud83d é", "tool_calls": [{"id": "a"}]}
+    for thinking in ("", "Hm."):
+        ids = tokens.encode_reply(thinking=thinking, content="So.", calls=[], attached=attached)
+        parsed = await tokens.parse(ids, ())
+        assert attached_to(ids) == attached and (parsed.thinking.strip(), parsed.content.strip()) == (thinking, "So.")
+        assert attached_to(ids[: ids.index(512 + ord("}"))]) == attached_to(tokens.encode("So.")) == {}
 
 
 def test_names_for_an_api_are_apart_whatever_the_tools_are_called() -> None:
     def names(*tools: str) -> dict[str, str]:
-        made = ApiNames([{"function": {"name": name}} for name in tools], [])
-        sent = [tool["function"]["name"] for tool in made.tools]
-        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in sent) and len({*sent}) == len(tools)
-        assert [made.real(name) for name in sent] == list(tools)
-        return dict(zip(tools, sent, strict=True))
+        sent = {name: each for each, name in api_names(tools).items()}
+        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in sent.values()) and {*sent} == {*tools}
+        return sent
 
     odd = ["a.b", "a/b", "a b", "é", "读取", "写入", "x" * 100, "x" * 99 + "y", "", "a\n", "x" * 64]
     first = names(*odd)
