@@ -81,7 +81,10 @@ class Requests:
             try:
                 head = self._heads[key] = self._head(method, url, headers, token)
             except (ValueError, httpx2.InvalidURL) as error:  # neither of which quotes a header
-                raise HttpFault(Broke.CONTENT, f"the request cannot be sent: {type(error).__name__}") from None
+                given = (*self._given.items(), *headers.items(), ("authorization", token or ""))
+                faulty = {repr(name): "" for name, value in given if not f"{name}{value}".isprintable()}
+                where = f" ({', '.join(faulty)} has a line end or another control character)" if faulty else ""
+                raise HttpFault(Broke.CONTENT, f"the request cannot be sent: {type(error).__name__}{where}") from None
         return head + b"\r\n" if body is None else b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
     def _head(self, method: str, url: str, headers: Mapping[str, str], token: str | None) -> bytes:

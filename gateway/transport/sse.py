@@ -141,7 +141,8 @@ class SseTransport:
     def _meet(self, endpoint: str) -> None:
         url = same_origin(self._exchanges.requests.url, endpoint)
         if url is None:  # posts carry the entry's headers and secrets
-            raise ServerUnavailable("the server names an endpoint of another origin")
+            named, own = endpoint.partition("?")[0].rpartition("@")[2][:200], self._exchanges.requests.url
+            raise ServerUnavailable(f"the event stream names an endpoint of another origin than {own}: {named}")
         self._endpoint = url
 
     async def _accept(self, data: bytes) -> None:
@@ -179,7 +180,8 @@ class _Posts(OpenStream):
                 connection = await self._exchanges.open("POST", {}, body, delivery, url=self._endpoint)
             connection.leave(answered=True)
             if connection.answer.status >= 300:
-                raise StatusFault(connection.answer)
+                named = f"at {self._endpoint.partition('?')[0]}, which the server's event stream names for messages"
+                raise StatusFault(connection.answer, reason=f"{connection.answer.status_line} {named}")
         except (HttpFault, TimeoutError) as error:
             fault = error if isinstance(error, HttpFault) else HttpFault(Broke.LINE, "ReadTimeout")
             explain_start(self._link, fault)

@@ -69,6 +69,8 @@ def serve(
 
 
 async def _serve(target: Target, config: ServeConfig, token: str | None) -> None:
+    names = ", ".join(target.config.servers)
+    typer.echo(f"starting {names}: the address follows once they are ready", err=True)
     async with (
         opened(target.config, name=_name(target), source=target.source, key=target.key) as gateway,
         serving(gateway, config) as served,

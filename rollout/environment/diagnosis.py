@@ -23,6 +23,7 @@ _WANTS_MCP_1 = re.compile(
     r"module 'mcp[\w.]*' has no attribute|'(Server|FastMCP|MCPServer)' object has no attribute"
 )
 """What a server says that was built for mcp 1 and finds mcp 2, in Python's words."""
+_HOME = "write ${HOME} for ~, which only shells expand"
 _INSTALLS = {
     **dict.fromkeys(("npx", "npm", "node"), "install Node.js"),
     **dict.fromkeys(("uvx", "uv"), "install uv"),
@@ -62,6 +63,8 @@ def _of_address(error: GatewayError) -> str:
 
 
 def _of_process(error: GatewayError, entry: ServerConfig) -> str:
+    if any(re.search("(?:^|=)~(?:/|$)", text) for text in (entry.cwd or "", *entry.args)):
+        return _HOME
     if _WANTS_MCP_1.search(error.problem):
         if Path(entry.command or "").name == "uvx":
             return "it was built for mcp 1: add --with 'mcp<2' to its args"
@@ -90,5 +93,5 @@ def _no_program(command: str, cwd: str | None, problem: str) -> tuple[str, str]:
             f'write "command": "{program}", "args": ["...", "..."]'
         )
     if command.startswith("~"):
-        return problem, "write ${HOME} for ~, which only shells expand"
+        return problem, _HOME
     return problem, f"{_INSTALLS.get(Path(command).name, 'install it')}, or write its whole path"

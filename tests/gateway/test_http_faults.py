@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from breaking import BreakingHttp, Request, begin_stream, breaking, chunk, respond
+from breaking import BreakingHttp, BreakingSse, Request, begin_stream, breaking, chunk, respond
 from mcp import MCPError
 from mcp.shared import jsonrpc_dispatcher
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
@@ -81,7 +81,7 @@ class Odd(Rejecting):
 
 
 @asynccontextmanager
-async def playing(server: Odd, **entry: Any) -> AsyncIterator[Session]:
+async def playing(server: Odd | Prefixed, **entry: Any) -> AsyncIterator[Session]:
     settings = {**server.entry, "required": True, **entry}
     async with Gateway(GatewayConfig.model_validate({"servers": {"world": settings}})) as gateway:
         async with gateway.lease(trajectory="t", task=None, seed=1) as session:
@@ -207,6 +207,7 @@ def test_a_header_that_cannot_be_sent_is_a_fault_of_its_request_and_is_not_quote
     with pytest.raises(HttpFault, match="cannot be sent") as caught:
         requests.encode("POST", requests.url, {"x-a": value}, None, b"{}")
     assert caught.value.broke is Broke.CONTENT and value not in caught.value.reason
+    assert ("'x-a' has a line end" in caught.value.reason) is (value != "\u20ac")
 
 
 def test_an_event_has_a_limit_and_a_stream_has_not() -> None:
@@ -334,3 +335,37 @@ async def test_the_version_is_that_of_the_latest_message_that_names_one() -> Non
         await write.send(SessionMessage(said, metadata=metadata))
         await write.send(request("ping"))
     assert server.versions == ["2025-06-18"] * 2
+
+
+class Prefixed(BreakingSse):
+    """Behind a proxy that adds a prefix, of which the server knows nothing: the addresses that it names lack it."""
+
+    endpoint = "/messages"
+
+    async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        if request.method == "GET":
+            await begin_stream(writer)
+            await chunk(writer, b"event: endpoint\ndata: %s?session=secret-1\n\n" % self.endpoint.encode())
+        else:
+            await respond(writer, 404, b"", kind="")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "problem"),
+    [
+        ("/messages", "HTTP 404 Whatever at {origin}/messages, which the server's event stream names for messages"),
+        (
+            "http://me:pass@elsewhere.test/messages",
+            "the event stream names an endpoint of another origin than {origin}/sse: elsewhere.test/messages",
+        ),
+    ],
+)
+async def test_an_event_stream_that_names_a_wrong_address_is_told_by_that_address(endpoint: str, problem: str) -> None:
+    async with breaking(Prefixed, "prefixed", unread=0.0) as server:
+        assert isinstance(server, Prefixed)
+        server.endpoint = endpoint
+        with pytest.raises(ServerUnavailable) as caught:
+            async with playing(server):
+                pass
+        said = str(caught.value)
+        assert problem.format(origin=server.origin) in said and "secret-1" not in said and "pass@" not in said

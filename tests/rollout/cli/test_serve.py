@@ -58,9 +58,13 @@ def test_after_sigterm_it_leases_no_more_and_ends_once_its_leases_have(servers: 
 
 def test_without_a_token_file_it_answers_those_alone_who_know_the_token_that_it_prints(servers: Path) -> None:
     argv = [COMMAND, "serve", servers]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program, httpx2.Client(timeout=60) as http:
-        assert program.stdout is not None
+    with (
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program,
+        httpx2.Client(timeout=60) as http,
+    ):
+        assert program.stdout is not None and program.stderr is not None
         try:
+            assert program.stderr.readline() == "starting mini: the address follows once they are ready\n"
             url, header = program.stdout.readline().strip(), program.stdout.readline().strip()
             asked = {"jsonrpc": "2.0", "id": 1, "method": "mcp-rollout/leases/catalogue", "params": {}}
             for guess in ({}, {"authorization": "Bearer guess"}):
@@ -102,5 +106,5 @@ def test_a_port_that_is_taken_is_named(servers: Path) -> None:
         port = taken.getsockname()[1]
         argv = [COMMAND, "serve", servers, "--port", str(port)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
-    (line,) = done.stderr.splitlines()
+    _, line = done.stderr.splitlines()
     assert done.returncode != 0 and f"--port: cannot listen at 127.0.0.1 port {port}" in line and "(" in line

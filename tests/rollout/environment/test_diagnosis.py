@@ -28,6 +28,9 @@ URL, COMMAND = ServerConfig(url="http://localhost/mcp"), ServerConfig(command="n
         (ProgramNotFound("x", server="s"), COMMAND, "install Node.js"),
         (NotAnMCPServer("x", server="s"), COMMAND, "name the program that serves"),
         (ConnectTimeout("x", server="s", remedy="wait longer"), COMMAND, "a server waits for input"),
+        (ServerUnavailable("x", server="s"), ServerConfig(command="npx", cwd="~/shop"), "write ${HOME} for ~"),
+        (ServerUnavailable("x", server="s"), ServerConfig(command="npx", args=("--root=~/x",)), "write ${HOME} for ~"),
+        (ServerUnavailable("x", server="s"), ServerConfig(command="npx", args=("a~/b", "~x")), "start it by hand"),
         (ServerUnavailable("no such program", server="s"), COMMAND, "start it by hand to see why"),
     ],
 )
