@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from mcp_wire.proxies import proxy_of
 
@@ -27,7 +28,8 @@ _BUSY = (429, 502, 503, 504, 529)
 """Status codes after which a retry may help: nothing was sampled. 529 is Anthropic's, of a model that is overloaded."""
 _FAILED = ("error", "network_error", "insufficient_system_resource")
 """Reasons with which APIs end an answer that their model has not ended: of OpenRouter, Z.ai and DeepSeek."""
-_HALF = re.compile("[\ud800-\udfff]")
+_HALF = re.compile(rb"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)
+"""Half of a surrogate pair in JSON, which models write and strict parsers refuse."""
 
 MOST_SAID = 500
 """Characters of an API's own words in an error."""
@@ -84,28 +86,17 @@ class Extended(BaseModel):
         return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
 
-class CalledFunction(Extended):
-    name: str | None = None
-    arguments: Any = None
-    """JSON as text, or an object."""
-
-
-class ToolCall(Extended):
-    id: Any = None
-    function: CalledFunction | None = None
-
-
 class ChatMessage(Extended):
-    role: Any = None
     content: str | list[Any] | None = None
     """A text, or parts of several types."""
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    function_call: CalledFunction | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+    role: Any = None
 
     @property
-    def calls(self) -> Sequence[ToolCall]:
-        return self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else ())
+    def calls(self) -> list[dict[str, Any]]:
+        return self.tool_calls or ([{"function": self.function_call}] if self.function_call else [])
 
     @property
     def text(self) -> str:
@@ -117,7 +108,7 @@ class ChatMessage(Extended):
     def thinking(self) -> str:
         """The thoughts, under whichever name the API gives them, or in parts of the content."""
         parts = self.content if isinstance(self.content, list) else []
-        places = [*map(self.further.get, THINKING), [part for part in parts if is_thought(part)]]
+        places = [*map(self.further.get, THINKING), list(filter(is_thought, parts))]
         return next(filter(None, (texts_of(place).strip() for place in places)), "")
 
 
@@ -149,20 +140,6 @@ class Completion(BaseModel):
         return message.text
 
 
-class _Fault(BaseModel):
-    """An error in place of an answer, or of its first choice."""
-
-    error: Any = None
-    finish_reason: str | None = None
-    choices: list[_Fault] | None = None
-
-    @property
-    def said(self) -> Any:
-        # Without an error's own code it is as 503: what broke is the API, and another request may be answered.
-        failed = {"finish_reason": self.finish_reason, "code": 503} if self.finish_reason in _FAILED else None
-        return self.error or failed
-
-
 THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details", "thinking_blocks")
 """Keys of a message that hold its thoughts: of DeepSeek and older vLLM, newer vLLM, Ollama, OpenRouter, LiteLLM."""
 _TEXTS = ("text", "thinking", "reasoning", "summary", "content", "refusal")
@@ -175,16 +152,14 @@ def is_thought(part: Any) -> bool:
     return str(kind).startswith(("thinking", "redacted_thinking", "reasoning"))
 
 
-def texts_of(value: Any, between: str = "\n", levels: int = 8) -> str:
+def texts_of(value: Any, between: str = "\n") -> str:
     """The texts of a message's content, part or parts, in any of the forms that APIs give them."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and levels:
-        return between.join(filter(None, (texts_of(each, between, levels - 1) for each in cast("list[Any]", value))))
-    if not isinstance(value, Mapping) or not levels:
-        return ""
-    part = cast("Mapping[str, Any]", value)
-    return next(filter(None, (texts_of(part.get(key), between, levels - 1) for key in _TEXTS)), "")
+    if isinstance(value, list):
+        return between.join(filter(None, (texts_of(each, between) for each in cast("list[Any]", value))))
+    part: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    return next(filter(None, (texts_of(part[key], between) for key in _TEXTS if key in part)), "")
 
 
 def with_options(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,9 +262,9 @@ def parsed(model: type[M], content: bytes) -> M:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        if (whole := _whole(content)) is not None:
+        if (whole := _HALF.sub(rb"\\ufffd", content)) != content:
             return parsed(model, whole)
-        if (said := _error_of(content)) is not None:
+        if said := _error_of(_loaded(content)):
             code: Any = cast("Mapping[str, Any]", said).get("code") if isinstance(said, Mapping) else None
             text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
             raise _refusal("the endpoint answered with an error", text, code) from error
@@ -298,21 +273,24 @@ def parsed(model: type[M], content: bytes) -> M:
         raise ApiError(f"{key}: {fault['msg']}", said=content[:MOST_SAID].decode(errors="replace")) from error
 
 
-def _error_of(content: bytes) -> Any:
+def _loaded(content: bytes) -> Any:
     try:
-        fault = _Fault.model_validate_json(content)
-    except ValidationError:
+        return from_json(content)
+    except ValueError:
         return None
-    return next((each.said for each in (fault, *(fault.choices or ())) if each.said), None)
 
 
-def _whole(content: bytes) -> bytes | None:
-    """The JSON with U+FFFD for halves of surrogate pairs, which models write and strict parsers refuse; else None."""
-    try:
-        text = json.dumps(json.loads(content), ensure_ascii=False) if b"\\ud" in content.lower() else ""
-    except (ValueError, RecursionError):
+def _error_of(answer: Any) -> Any:
+    """An error in place of an answer, or of one of its choices."""
+    if isinstance(answer, list):
+        errors: list[Any] = list(filter(None, map(_error_of, cast("list[Any]", answer))))
+        return errors[0] if errors else None
+    if not isinstance(answer, Mapping):
         return None
-    return _HALF.sub("\ufffd", text).encode() if _HALF.search(text) else None
+    given = cast("Mapping[str, Any]", answer)
+    # Without an error's own code it is as 503: what broke is the API, and another request may be answered.
+    failed = {"finish_reason": reason, "code": 503} if (reason := given.get("finish_reason")) in _FAILED else None
+    return given.get("error") or failed or _error_of(given.get("choices"))
 
 
 def check_status(response: httpx2.Response, content: bytes) -> None:

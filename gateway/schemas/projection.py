@@ -46,13 +46,7 @@ def _enum(schema: Mapping[str, Any]) -> list[Any]:
 
 
 _FURTHEST = 100
-"""Maximum depth of schemas in each other, by references or in place."""
-_IMPLIED = {
-    "object": {"properties"},
-    "array": {"items"},
-    "string": {"pattern", "minLength", "maxLength"},
-}
-"""By type, keywords that say nothing of any other: the type of a schema that states none."""
+"""Maximum depth of schemas in each other, and number of those that apply to the same object."""
 
 
 class Types:
@@ -60,70 +54,50 @@ class Types:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._found: dict[str, set[str] | None] = {}
+        self._found: dict[str, set[str]] = {}
         self._depth = 0
 
     def of(self, schema: Any) -> set[str]:
         """The types that a schema allows; empty if it does not restrict them."""
-        return self._of(schema) or set()
-
-    def of_member(self, name: str) -> set[str] | None:
-        """As `of`, for the member with this name of an object that fits the document; None if it has no schema."""
-        schemas = list(self._members(self._root, name, set()))
-        return self.of({"allOf": schemas}) if schemas else None
-
-    def _of(self, schema: Any) -> set[str] | None:
-        """As `of`; None if a schema says no more than that it is itself, which restricts nothing beside it."""
         if not isinstance(schema, Mapping) or self._depth >= _FURTHEST:
             return set()
         node = cast("Mapping[str, Any]", schema)
         self._depth += 1
-        stated = list(self._stated(node))
+        stated = [types for types in self._stated(node) if types]
         self._depth -= 1
-        if known := [types for types in stated if types]:
-            return reduce(_both, known)
-        implied = {kind for kind, keywords in _IMPLIED.items() if not keywords.isdisjoint(node)}
-        return implied or (None if stated and all(types is None for types in stated) else set())
+        implied = {"object"} if "properties" in node else {"array"} if "items" in node else set[str]()
+        # `number` and an enumeration of integers have no name in common.
+        return reduce(lambda one, other: one & other or one, stated) if stated else implied
 
-    def _stated(self, node: Mapping[str, Any]) -> Iterator[set[str] | None]:
+    def of_member(self, name: str) -> set[str] | None:
+        """As `of`, for the member with this name of an object that fits the document; None if it has no schema."""
+        parts, found = [self._root], list[Any]()
+        for node in parts:  # grows by the schemas that apply to the same object
+            own, others = node.get("properties"), node.get("additionalProperties")
+            if isinstance(own, Mapping) and name in own:
+                found.append(own[name])
+            elif isinstance(others, Mapping):
+                found.append(others)
+            if len(parts) < _FURTHEST:
+                further = [part for keyword in ("allOf", "anyOf", "oneOf") for part in _branches(node, keyword)]
+                further.append(_target(node.get("$ref"), self._root))
+                parts += [part for part in further if isinstance(part, Mapping)]
+        return self.of({"allOf": found}) if found else None
+
+    def _stated(self, node: Mapping[str, Any]) -> Iterator[set[str]]:
         """What each keyword of a schema allows."""
         if isinstance(reference := node.get("$ref"), str):
             if reference not in self._found:
-                self._found[reference] = None
-                self._found[reference] = self._of(_target(reference, self._root))
+                self._found[reference] = set()  # a reference to itself adds nothing
+                self._found[reference] = self.of(_target(reference, self._root))
             yield self._found[reference]
         if isinstance(declared := node.get("type"), str | list):
             yield ({declared} if isinstance(declared, str) else {*map(str, cast("list[Any]", declared))}) & _KNOWN
-        if values := _enum(node):
-            yield {type_of(value) for value in values}
+        yield {type_of(value) for value in _enum(node)}
         for keyword in ("anyOf", "oneOf"):
-            if isinstance(node.get(keyword), list):
-                found = [types for branch in _branches(node, keyword) if (types := self._of(branch)) is not None]
-                yield (set[str]().union(*found) if all(found) else set()) if found else None
-        yield from map(self._of, _branches(node, "allOf"))
-
-    def _members(self, schema: Any, name: str, followed: set[str], depth: int = 0) -> Iterator[Any]:
-        """The schemas of a member: those under its name, or else those of all members without one."""
-        if not isinstance(schema, Mapping) or depth >= _FURTHEST:
-            return
-        node = cast("Mapping[str, Any]", schema)
-        own, others = node.get("properties"), node.get("additionalProperties")
-        if isinstance(own, Mapping) and name in own:
-            yield own[name]
-        elif isinstance(others, Mapping):
-            yield others
-        parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in _branches(node, keyword)]
-        if isinstance(reference := node.get("$ref"), str) and reference not in followed:
-            followed.add(reference)
-            parts.append(_target(reference, self._root))
-        for part in parts:
-            yield from self._members(part, name, followed, depth + 1)
-
-
-def _both(one: set[str], other: set[str]) -> set[str]:
-    """The types that two schemas allow together. Each integer is a number."""
-    one, other = ({*types, "integer"} if "number" in types else types for types in (one, other))
-    return one & other - ({"integer"} if "number" in one & other else set())
+            found = [self.of(branch) for branch in _branches(node, keyword)]
+            yield set[str]().union(*found) if all(found) else set()
+        yield from map(self.of, _branches(node, "allOf"))
 
 
 def _branches(node: Mapping[str, Any], keyword: str) -> list[Any]:
@@ -172,8 +146,11 @@ def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    here: Any = root if reference[:1] == "#" else None
-    for part in filter(None, unquote(reference).removeprefix("#").split("/")):
+def _target(reference: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that a reference within the document points to."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    here: Any = root
+    for part in filter(None, unquote(reference[1:]).split("/")):
         here = inner(here, part.replace("~1", "/").replace("~0", "~"))
     return here

@@ -16,7 +16,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import ConfigError
-from mcp_wire.chat_api import CalledFunction, Completion, Extended, with_options
+from mcp_wire.chat_api import Completion, Extended, with_options
 from mcp_wire.control_text import break_control_text
 from rollout.engines.api_names import with_api_names
 from rollout.engines.chat import ChatEngine, Reply
@@ -92,15 +92,16 @@ class ChatEndpoint:
         sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k, "seed": seed}
         asked = {"model": self.model, "messages": messages, "tools": tools or None}
         choice = (await self._unrefused(self._common(asked, sampling))).choices[0]
-        message, calls, own_calls = choice.message, list[Call](), list[dict[str, Any]]()
+        message, calls = choice.message, list[Call]()
         content, thinking = message.text, message.thinking
         # The API's own template renders its texts, and may find control tokens in them.
+        attached: dict[str, Any]
         attached = {k: break_control_text(v) if isinstance(v, str) else v for k, v in message.further.items()}
         for call in message.calls:
-            function = call.function or CalledFunction()
-            calls.append(_call(function.name or "", function.arguments or function.further.get("parameters")))
-            own_calls.append({**call.further, "id": call.id, "function": function.further})
-        attached |= {"tool_calls": own_calls} if own_calls else {}
+            function: dict[str, Any] = dict(call.get("function") or {})
+            name, arguments = function.pop("name", None), function.pop("arguments", None)
+            calls.append(_call(str(name or ""), arguments or function.get("parameters")))
+            attached.setdefault("tool_calls", []).append({**call, "function": function})
         if self.format is not None:
             read = self.format.read(content, tools)
             content, thinking = read.content, thinking or read.thinking

@@ -74,11 +74,10 @@ def typed(text: str, kinds: set[str] | None) -> object:
             value = decode_json(bare)
         except ValueError:
             value = _python(bare) if kinds else bare
-    if kinds and "string" in kinds:
-        kind = type_of(value)
-        is_other = kind != "string" and (kind in kinds or (kind == "integer" and "number" in kinds))
-        return value if is_other else text
-    return value
+    if not kinds or "string" not in kinds:
+        return value
+    read_as = {type_of(value), "number"} if type_of(value) == "integer" else {type_of(value)}
+    return text if read_as.isdisjoint(kinds - {"string"}) else value
 
 
 def _python(text: str) -> object:

@@ -125,12 +125,9 @@ def read_marks(answer: str, rubric: RubricConfig) -> dict[str, float] | None:
     They are in its last JSON object that has all criteria, which may have words and fences around it and further keys.
     A mark is a number from 0 to `BEST`, as a text too (`"7.5"`, `"7/10"`), or an object that has one.
     """
-    decoder, end = json.JSONDecoder(), len(answer)
-    for _ in range(_MOST_OBJECTS):
-        if (end := answer.rfind("{", 0, end)) < 0:
-            return None
+    for begin in [found.start() for found in re.finditer("{", answer)][: -_MOST_OBJECTS - 1 : -1]:
         try:
-            found: object = decoder.raw_decode(answer, end)[0]
+            found: object = json.JSONDecoder().raw_decode(answer, begin)[0]
         except (ValueError, RecursionError):
             continue
         if (marks := _marks(found, rubric)) is not None:
@@ -148,11 +145,9 @@ def _mark(value: Any) -> float | None:
     if isinstance(value, Mapping):
         given = cast("Mapping[str, Any]", value)
         value = next((given[name] for name in _NAMES if name in given), None)
-    if isinstance(value, str) and (found := _MARK.fullmatch(value)):
-        value = float(found[1])
     # `true` is a number for Python, and no mark that a judge could mean.
-    is_mark = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= BEST
-    return float(value) if is_mark else None
+    found = None if isinstance(value, bool) else _MARK.fullmatch(str(value))
+    return float(found[1]) if found and float(found[1]) <= BEST else None
 
 
 def _kept(file: Path, rubric: RubricConfig) -> dict[str, float] | None:

@@ -95,17 +95,15 @@ def test_a_tools_schema_gives_every_value_back_as_it_was(name: str, data: st.Dat
 DEFINED = {
     "Text": {"type": "string"},
     "Short": {"allOf": [{"$ref": "#/$defs/Text"}, {"maxLength": 9}]},
-    "Round": {"anyOf": [{"$ref": "#/$defs/Round"}, {"$ref": "#/$defs/Text"}]},
     "One of": {"enum": ["12", "true"]},
 }
 STRINGS: list[Any] = [
-    *({"$ref": f"#/$defs/{name}"} for name in ("Text", "Short", "Round", "One%20of")),
+    *({"$ref": f"#/$defs/{name}"} for name in ("Text", "Short", "One%20of")),
     {"allOf": [{"$ref": "#/$defs/Text"}]},
     {"anyOf": [{"$ref": "#/$defs/Short"}, {"type": "array", "items": {"type": "string"}}]},
     {"oneOf": [{"const": "12"}, {"const": "null"}]},
     {"type": ["string", "object"]},
     {"type": ["string", "integer"], "enum": ["12"]},
-    {"pattern": "^[0-9]+$"},
 ]
 
 
