@@ -31,7 +31,7 @@ _FAILED = ("error", "network_error", "insufficient_system_resource")
 _HALF = re.compile(rb"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)
 """Half of a surrogate pair in JSON, which models write and strict parsers refuse."""
 
-MOST_SAID = 500
+_MOST_SAID = 500
 """Characters of an API's own words in an error."""
 _MOST_SEARCHED = 10_000
 _CONTEXT = re.compile(r"context[ _-](?:length|size|window|limit)", re.IGNORECASE)
@@ -102,14 +102,14 @@ class ChatMessage(Extended):
     def text(self) -> str:
         """What was said: the content without its thoughts, or else the refusal."""
         parts = self.content if isinstance(self.content, list) else [self.content]
-        return texts_of([part for part in parts if not is_thought(part)], "") or self.refusal or ""
+        return _texts_of([part for part in parts if not _is_thought(part)], "") or self.refusal or ""
 
     @property
     def thinking(self) -> str:
         """The thoughts, under whichever name the API gives them, or in parts of the content."""
         parts = self.content if isinstance(self.content, list) else []
-        places = [*map(self.further.get, THINKING), list(filter(is_thought, parts))]
-        return next(filter(None, (texts_of(place).strip() for place in places)), "")
+        places = [*map(self.further.get, _THINKING), list(filter(_is_thought, parts))]
+        return next(filter(None, (_texts_of(place).strip() for place in places)), "")
 
 
 class Choice(BaseModel):
@@ -140,26 +140,26 @@ class Completion(BaseModel):
         return message.text
 
 
-THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details", "thinking_blocks")
+_THINKING = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details", "thinking_blocks")
 """Keys of a message that hold its thoughts: of DeepSeek and older vLLM, newer vLLM, Ollama, OpenRouter, LiteLLM."""
 _TEXTS = ("text", "thinking", "reasoning", "summary", "content", "refusal")
 """Keys of a part of a message that can hold its text."""
 
 
-def is_thought(part: Any) -> bool:
+def _is_thought(part: Any) -> bool:
     """Whether a part of a content is a thought."""
     kind = cast("Mapping[str, Any]", part).get("type") if isinstance(part, Mapping) else None
     return str(kind).startswith(("thinking", "redacted_thinking", "reasoning"))
 
 
-def texts_of(value: Any, between: str = "\n") -> str:
+def _texts_of(value: Any, between: str = "\n") -> str:
     """The texts of a message's content, part or parts, in any of the forms that APIs give them."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return between.join(filter(None, (texts_of(each, between) for each in cast("list[Any]", value))))
+        return between.join(filter(None, (_texts_of(each, between) for each in cast("list[Any]", value))))
     part: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-    return next(filter(None, (texts_of(part[key], between) for key in _TEXTS if key in part)), "")
+    return next(filter(None, (_texts_of(part[key], between) for key in _TEXTS if key in part)), "")
 
 
 def with_options(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,27 +264,19 @@ def parsed(model: type[M], content: bytes) -> M:
     except ValidationError as error:
         if (whole := _HALF.sub(rb"\\ufffd", content)) != content:
             return parsed(model, whole)
-        if said := _error_of(_loaded(content)):
+        fault = error.errors()[0]
+        if said := None if fault["type"] == "json_invalid" else _error_of(from_json(content)):
             code: Any = cast("Mapping[str, Any]", said).get("code") if isinstance(said, Mapping) else None
             text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
             raise _refusal("the endpoint answered with an error", text, code) from error
-        fault = error.errors()[0]
         key = ".".join(map(str, fault["loc"])) or "the answer"
-        raise ApiError(f"{key}: {fault['msg']}", said=content[:MOST_SAID].decode(errors="replace")) from error
-
-
-def _loaded(content: bytes) -> Any:
-    try:
-        return from_json(content)
-    except ValueError:
-        return None
+        raise ApiError(f"{key}: {fault['msg']}", said=content[:_MOST_SAID].decode(errors="replace")) from error
 
 
 def _error_of(answer: Any) -> Any:
-    """An error in place of an answer, or of one of its choices."""
-    if isinstance(answer, list):
-        errors: list[Any] = list(filter(None, map(_error_of, cast("list[Any]", answer))))
-        return errors[0] if errors else None
+    """An error in place of an answer, or of its first choice."""
+    while isinstance(answer, list) and answer:
+        answer = cast("Any", answer[0])
     if not isinstance(answer, Mapping):
         return None
     given = cast("Mapping[str, Any]", answer)
@@ -304,15 +296,12 @@ def check_status(response: httpx2.Response, content: bytes) -> None:
 
 def _refusal(problem: str, said: str, status: object, *, pause_s: float = 0.0) -> ApiError:
     """The error that an API's status code and words amount to."""
-    words = said[:MOST_SAID]
+    words, text = said[:_MOST_SAID], said[:_MOST_SEARCHED]
     if status in _BUSY:
         return ApiLost(problem, said=words, may_have_run=False, retry_after_s=pause_s)
-    is_longer = status == 413 or (status not in (401, 403, 404) and _is_too_long(said[:_MOST_SEARCHED]))
+    is_told = _TOO_LONG.search(text) or (_CONTEXT.search(text) and _EXCEEDED.search(text))
+    is_longer = status == 413 or (is_told and status not in (401, 403, 404))
     return (ApiTooLong if is_longer else ApiError)(problem, said=words)
-
-
-def _is_too_long(said: str) -> bool:
-    return bool(_TOO_LONG.search(said) or (_CONTEXT.search(said) and _EXCEEDED.search(said)))
 
 
 @contextmanager
