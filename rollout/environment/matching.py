@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
+from asyncio import wrap_future
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import partial
 from importlib.util import find_spec
 from typing import Annotated, Any, cast
 
-from anyio import CapacityLimiter, to_thread
-from anyio.lowlevel import RunVar
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
 from rollout.environment.math_answers import same_math
 from rollout.environment.numbers import bare, last_number, plain, whole_number
 from rollout.extras import install_command
-
-_limiter: RunVar[CapacityLimiter] = RunVar("math")
-"""Threads that wait for math-verify, which compares one answer at a time."""
 
 
 class Match(StrEnum):
@@ -42,12 +37,9 @@ class Match(StrEnum):
 
 async def compare(match: Match, text: str, expected: str, *, timeout_s: float) -> bool:
     """Compare as `matches`, without holding the event loop."""
-    if match is not Match.MATH:
-        return matches(match, text, expected)
-    limiter = _limiter.get(None)
-    if limiter is None:
-        _limiter.set(limiter := CapacityLimiter(1))
-    return await to_thread.run_sync(partial(matches, match, text, expected, timeout_s=timeout_s), limiter=limiter)
+    if match is Match.MATH:
+        return await wrap_future(same_math(text, expected, timeout_s=timeout_s))
+    return matches(match, text, expected)
 
 
 def matches(match: Match, text: str, expected: str, *, timeout_s: float = 30.0) -> bool:
@@ -74,7 +66,7 @@ def matches(match: Match, text: str, expected: str, *, timeout_s: float = 30.0) 
             except (ValueError, RecursionError):
                 return False
         case Match.MATH:
-            return same_math(text, expected, timeout_s=timeout_s)
+            return same_math(text, expected, timeout_s=timeout_s).result()
 
 
 def unusable(match: Match, expected: str) -> tuple[str, str] | None:

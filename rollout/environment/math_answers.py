@@ -8,47 +8,51 @@ numbers. So it runs in a process of its own, `python -m rollout.environment.math
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from threading import Lock, Timer
+from threading import Timer
 
 _MOST_CHARS, _MOST_BYTES = 10_000, 2**32
 """Characters of an answer that are read, from its end, and the memory of the process that reads it."""
-_lock = Lock()
+_thread = ThreadPoolExecutor(1, "math")
+"""Waits for the process, which compares one answer at a time."""
 
 
-def same_math(text: str, expected: str, *, timeout_s: float) -> bool:
+def same_math(text: str, expected: str, *, timeout_s: float) -> Future[bool]:
     """Compare as verl's `reward_score/math_verify.py`; an answer that takes longer, or ends the process, is not equal.
 
-    Waits in this thread, and for others that compare.
+    `timeout_s` begins when the answers before this one are compared.
     """
-    answer = ""
-    with _lock:
-        while (process := _process()).poll() is not None:
-            _process.cache_clear()
-        assert process.stdin is not None and process.stdout is not None
-        timer = Timer(timeout_s, process.kill)
-        timer.start()
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps([text[-_MOST_CHARS:], expected]) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        timer.cancel()
-        if not answer:
-            _end(process)
+    return _thread.submit(_same_math, json.dumps([text[-_MOST_CHARS:], expected]), timeout_s)
+
+
+def _same_math(line: str, timeout_s: float) -> bool:
+    process, answer = _process(), ""
+    assert process.stdin is not None and process.stdout is not None
+    timer = Timer(timeout_s, process.kill)
+    timer.start()
+    with suppress(BrokenPipeError):
+        print(line, file=process.stdin, flush=True)
+        answer = process.stdout.readline()
+    timer.cancel()
+    if not answer:
+        _process.cache_clear()
+        process.kill()
+        with suppress(BrokenPipeError), process:
+            pass
     return answer == "true\n"
 
 
 @cache
 def _process() -> subprocess.Popen[str]:
-    """The process; it ends with this one."""
-    process = subprocess.Popen(
+    """The process, which ends when its input does."""
+    return subprocess.Popen(
         [sys.executable, "-m", "rollout.environment.math_answers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -56,14 +60,6 @@ def _process() -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    atexit.register(_end, process)
-    return process
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    with suppress(BrokenPipeError), process:
-        pass
 
 
 def _main() -> None:
@@ -79,8 +75,7 @@ def _main() -> None:
             same = any(verify(truth, each) for truth in truths for each in found)
         except Exception:  # the boundary of a library that reads what a policy wrote
             same = False
-        answers.write(json.dumps(same) + "\n")
-        answers.flush()
+        print(json.dumps(same), file=answers, flush=True)
 
 
 if __name__ == "__main__":
