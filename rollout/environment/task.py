@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from numbers import Integral
 from typing import Annotated, Any, Self, cast
 
@@ -127,14 +126,20 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def from_json(text: str, *, remedy: str) -> Any:
+    """The value of a JSON text within a row. Raises InvalidValue: it is not JSON, or has half of a surrogate pair."""
+    try:
+        value: Any = json.loads(text)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue("is not JSON", remedy) from error
+    return value
+
+
 def _calls(value: Any) -> Any:
     """The calls of a list or of its JSON text. A Parquet file has text: its nested objects are filled up with nulls."""
-    try:
-        listed: Any = json.loads(value) if isinstance(value, str) else value
-        if isinstance(value, str) and "\\ud" in value.lower():
-            json.dumps(listed, ensure_ascii=False).encode()  # refuses half of a surrogate pair
-    except (ValueError, RecursionError) as error:
-        raise InvalidValue("is not JSON", 'write [{"name": TOOL, "arguments": {...}}]') from error
+    listed = from_json(value, remedy='write [{"name": TOOL, "arguments": {...}}]') if isinstance(value, str) else value
     return () if listed is None else tuple(cast("list[Any]", listed)) if isinstance(listed, list) else listed
 
 
@@ -279,10 +284,7 @@ def plain(value: Any) -> Any:
         return {str(name): plain(each) for name, each in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in cast("list[Any]", value)]
-    if isinstance(value, bytes):
-        with suppress(UnicodeDecodeError):  # a text in Parquet whose writer did not say that it is one
-            return value.decode()
-    if isinstance(value, bytes):  # a column of texts that does not say so
+    if isinstance(value, bytes):  # a text in Parquet whose writer did not say that it is one
         return value.decode(errors="backslashreplace")
     return value if isinstance(value, str | int | float | None) else str(value)
 

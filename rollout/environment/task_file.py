@@ -8,7 +8,6 @@ row has is not read, but for a key that looks like a misspelt one, which is an e
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -25,13 +24,12 @@ from gateway.schemas.cost import DEEPEST
 from gateway.types import canonical_json
 from rollout.environment.harness import ALL, ListedTask
 from rollout.environment.parquet import read_rows
-from rollout.environment.task import Calls, Checks, VerlColumns, as_text, plain, question
+from rollout.environment.task import Calls, Checks, VerlColumns, as_text, from_json, plain, question
 
 MOST_BYTES = 2**29
 MOST_ROWS = 1_000_000
 MOST_ROW_BYTES = 2**20
-_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{\s*['"](?:role|content)['"]\s*:""")
-_NULLS = re.compile(r'"(?:[^"\\]|\\.)*"|null')
+_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{(?:\s*['"]content['"]\s*:|[^{}]{0,200}['"]role['"]\s*:)""")
 _MOST_FAULTS = 100
 """Faults after which the rest of the file is not read."""
 
@@ -54,29 +52,14 @@ class _Message(BaseModel):
 
 def _messages(value: Any) -> Any:
     if isinstance(value, str):
-        return _listed_in(value) or [{"role": "user", "content": value}]
+        if not _LIKE_MESSAGES.match(value):
+            return [{"role": "user", "content": value}]
+        # A column of texts has messages as JSON; Python's own notation of them is no question, either.
+        value = from_json(value, remedy="it looks like messages: write a list of {role, content}, or JSON of one")
+        return [value] if isinstance(value, dict) else value
     if value is None or isinstance(value, list):
         return cast(Any, value)
     raise InvalidValue("is neither a text nor a list of messages", "write a text, or a list of {role, content}")
-
-
-def _listed_in(text: str) -> list[Any] | None:
-    """The messages of a text that is JSON of them, as a column of texts has them; None for another text."""
-    try:
-        found: Any = json.loads(text) if text.lstrip()[:1] in ("[", "{") else None
-        found = [found] if isinstance(found, dict) else found
-        if (
-            not isinstance(found, list)
-            or not found
-            or not all(isinstance(each, dict) and "role" in each for each in cast("list[Any]", found))
-        ):
-            return None
-        json.dumps(found, ensure_ascii=False).encode()  # refuses half of a surrogate pair
-    except (ValueError, RecursionError) as error:
-        if not _LIKE_MESSAGES.match(text):
-            return None
-        raise InvalidValue("looks like messages and is not JSON", "write the list itself, or JSON of it") from error
-    return cast("list[Any]", found)
 
 
 def _whole(value: Any) -> Any:
@@ -178,7 +161,7 @@ def read_tasks(
         if len(faults) >= _MOST_FAULTS:
             break
         with faults.collected():
-            raw = _parsed(given, where) if isinstance(given, bytes) else _without_gaps(given, where)
+            raw = _parsed(given, where) if isinstance(given, bytes) else _of_table(given, where)
             if raw is None:
                 continue
             task = _task(raw, where)
@@ -247,16 +230,21 @@ def _refuse_deep(raw: Mapping[str, Any], where: str) -> None:
     for name, value in raw.items():
         level: list[Any] = [value]
         for _ in range(DEEPEST + 1):
-            below: list[Any] = []
-            for each in level:
-                if isinstance(each, Mapping):
-                    below += cast("Mapping[str, Any]", each).values()
-                elif isinstance(each, list):
-                    below += cast("list[Any]", each)
-            level = below
+            level = _below(level)
         if level:
             problem, remedy = f"is nested more than {DEEPEST} deep", "write it flatter, or as JSON text in a string"
             raise ConfigError(problem, file=where, key=name, remedy=remedy)
+
+
+def _below(values: list[Any]) -> list[Any]:
+    """The values within objects and lists, one level down."""
+    below: list[Any] = []
+    for each in values:
+        if isinstance(each, Mapping):
+            below += cast("Mapping[str, Any]", each).values()
+        elif isinstance(each, list):
+            below += cast("list[Any]", each)
+    return below
 
 
 def _rows(path: Path) -> Iterator[tuple[str, bytes | Mapping[str, Any]]]:
@@ -286,32 +274,29 @@ def _rows(path: Path) -> Iterator[tuple[str, bytes | Mapping[str, Any]]]:
             yield where, line
 
 
-def _without_gaps(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A row of Parquet without what fills its gaps: NaN, and null in calls. Raises ConfigError: null may be a value."""
-    # What reward functions get is handed on as it is.
-    own = {name: value if name == "extra_info" and value == value else _filled(value) for name, value in row.items()}
-    own["answer"] = _whole(own.get("answer"))
-    for key in ("setup", "check"):
-        if isinstance(own.get(key), list):
-            own[key] = [
-                {name: each for name, each in cast("dict[str, Any]", call).items() if each is not None}
-                if isinstance(call, dict)
-                else call
-                for call in cast("list[Any]", own[key])
-            ]
-            if "null" in _NULLS.findall(canonical_json(own[key])):
-                problem, remedy = "has null within a call, which Parquet fills in", "write it as JSON text"
-                raise ConfigError(problem, file=where, key=key, remedy=remedy)
+def _of_table(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row of Parquet without what fills its gaps. Raises ConfigError: within a value, null may be a gap or meant."""
+    for key, level in {"answer": 0, "reward_model": 1, "setup": 2, "check": 2}.items():
+        values = [row.get(key)]
+        for _ in range(level):
+            values = _below(values)
+        if any(each == each and _without_gaps(each) != each for each in values):
+            problem, remedy = "has null within, which Parquet fills in", "write it as JSON text"
+            raise ConfigError(problem, file=where, key=key, remedy=remedy)
+    own = {**dict.fromkeys(row), **_without_gaps(row)}
+    if "answer" in own:
+        own["answer"] = _whole(own["answer"])
+    if isinstance(row.get("extra_info"), Mapping):
+        own["extra_info"] = row["extra_info"]  # handed on to reward functions as it is
     return own
 
 
-def _filled(value: Any) -> Any:
-    """The value with null for NaN."""
+def _without_gaps(value: Any) -> Any:
+    """The value without the keys that have null or NaN, at any depth."""
     if isinstance(value, Mapping):
-        return {name: _filled(each) for name, each in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_filled(each) for each in cast("list[Any]", value)]
-    return None if value != value else value
+        given = cast("Mapping[str, Any]", value)
+        return {name: _without_gaps(each) for name, each in given.items() if each is not None and each == each}
+    return [_without_gaps(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _check_length(where: str, length: int) -> None:
