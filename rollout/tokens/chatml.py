@@ -23,8 +23,8 @@ SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_
 _IDS = {text: 256 + index for index, text in enumerate(SPECIAL)}
 _SPLIT, _SPLIT_IN_TURN = (re.compile(f"({'|'.join(map(re.escape, markers))})") for markers in (SPECIAL, SPECIAL[2:]))
 _SPELLINGS = ControlText(SPECIAL)
-_ATTACHED = range(512, 768)
-"""Ids of the bytes of what is attached to a turn."""
+_ATTACHED = 1 << 24
+"""From here on an id is three bytes of what is attached to a turn."""
 
 _TOOLS_HEAD = "\n\n# Tools\n\nCall tools as JSON objects between <tool_call> and </tool_call>.\n\n<tools>"
 _TOOLS_TAIL = "\n</tools>"
@@ -59,7 +59,8 @@ class ByteTokens:
         What is attached, which is JSON, is dropped with the thought if there is one; `attached_to` reads it.
         """
         opening, ending = _IDS[hermes.THINK_OPEN], _IDS[hermes.THINK_CLOSE]
-        kept = [_ATTACHED[byte] for byte in json.dumps(attached).encode()] if attached else []
+        written = json.dumps(attached).encode() + b"  " if attached else b""
+        kept = [_ATTACHED + int.from_bytes(written[at : at + 3]) for at in range(0, len(written) - 2, 3)]
         thought = [opening, *f"\n{thinking}\n".encode(), *kept, ending, *b"\n\n"] if thinking else kept
         between = b"\n" if content and calls else b""
         return [*thought, *content.encode(), *between, *self.encode_turn(hermes.write(calls=calls))]
@@ -74,7 +75,7 @@ class ByteTokens:
     def _decoded(self, ids: Sequence[int], mark: Callable[[str], str] = _SPELLINGS.mark) -> str:
         """The text, with breaks in the markers that bytes spell outside calls."""
         pieces: list[str] = []
-        start, ids = 0, [token for token in ids if token not in _ATTACHED]
+        start, ids = 0, [token for token in ids if token < _ATTACHED]
         for at in [*(index for index, token in enumerate(ids) if token > 255), len(ids)]:
             text = bytes(ids[start:at]).decode(errors="replace")
             is_call = start > 0 and ids[start - 1] == _IDS[hermes.CALL_OPEN]
@@ -138,7 +139,8 @@ def _joined(pieces: Sequence[str]) -> list[int]:
 def attached_to(turn: Sequence[int]) -> dict[str, Any]:
     """What `encode_reply` attached to a turn; nothing if a limit has cut it."""
     try:
-        return json.loads(bytes(_ATTACHED.index(token) for token in turn if token in _ATTACHED) or b"{}")
+        written = b"".join((token - _ATTACHED).to_bytes(3) for token in turn if token >= _ATTACHED)
+        return json.loads(written or b"{}")
     except ValueError:
         return {}
 
