@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,8 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.text import Text
 
-from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, GatewayError, faults_of
-from gateway.gateway import Gateway
+from gateway.errors import ConfigError, faults_of
 from rollout.cli.doctor_table import print_reports
 from rollout.cli.options import (
     INTERRUPTED,
@@ -31,15 +26,11 @@ from rollout.cli.options import (
     print_json,
 )
 from rollout.cli.output import Console
-from rollout.doctor.call_option import check_call_options, parse_call_option
-from rollout.doctor.examination import TOUCHES, OnProgress, Options
+from rollout.doctor.call_option import check_tools, parse_call_option
+from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
 from rollout.doctor.fix import write_fixed
-from rollout.doctor.permission import addresses_in
 from rollout.doctor.report import ServerReport
-from rollout.doctor.throwaway import on_copies
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
 
 UNFIT, UNKNOWN = 1, 3
 """Exit statuses. 2 is for bad input, as in every command."""
@@ -51,7 +42,7 @@ Calls = Annotated[
     list[str] | None, typer.Option("--call", metavar="[SERVER/]TOOL=JSON", help="A call that probes may make.")
 ]
 AllowWrites = Annotated[
-    bool, typer.Option("--allow-writes", hidden=True, help="Names nothing that may be written to: see --writes-to.")
+    bool, typer.Option("--allow-writes", hidden=True, help="Has no effect: --writes-to names what may be written to.")
 ]
 WritesTo = Annotated[
     list[str] | None,
@@ -89,7 +80,7 @@ def doctor(
     to add.
     """
     options = Options(
-        writes_to=named_places(writes_to, allow_writes=allow_writes),
+        writes_to=tuple(writes_to or ()),
         allow_outside=allow_outside,
         counter=load_counter(tokenizer, chat_template),
         at_a_time=at_a_time,
@@ -100,13 +91,6 @@ def doctor(
     if interrupted:
         return INTERRUPTED
     return 0 if fit else UNKNOWN if fit is None else UNFIT
-
-
-def named_places(writes_to: list[str] | None, *, allow_writes: bool) -> tuple[str, ...]:
-    """What `--writes-to` names; says so where `--allow-writes` alone, of earlier versions, names nothing."""
-    if allow_writes and not writes_to:
-        typer.echo("--allow-writes has no effect: name what may be written to with --writes-to", err=True)
-    return tuple(writes_to or ())
 
 
 def fitness(reports: Iterable[ServerReport]) -> bool | None:
@@ -130,13 +114,10 @@ def reported(
         ConfigError: an option names no server or tool, or the copy cannot be written.
     """
     chosen = _chosen(target, servers or [])
-    config = target.config.model_copy(
-        update={"servers": {name: entry for name, entry in target.config.servers.items() if name in chosen}}
-    )
+    servers = [name for name in target.config.servers if name in chosen]
     options = replace(
         options,
         call_options=tuple(parse_call_option(text, chosen) for text in calls or ()),
-        addresses=addresses_in(options.writes_to, target.config.servers.values()),
         key=target.key,
     )
     if fix is not None and target.environment is not None:
@@ -146,12 +127,10 @@ def reported(
     finished: dict[str, ServerReport] = {}
     interrupted = False
     try:
-        anyio.run(partial(check_call_options, config, options.call_options, source=target.source))
-        if config.servers:
-            anyio.run(_examine, target, config, options, as_json, finished)
+        anyio.run(partial(examine, target.config, options, only=servers, on_progress=_show, finished=finished))
     except KeyboardInterrupt:
         interrupted = True
-        left = ", ".join(name for name in config.servers if name not in finished)
+        left = ", ".join(name for name in servers if name not in finished)
         typer.echo(f"interrupted; without a report: {left} (--server NAME examines one alone)", err=True)
     by_name = dict(finished)
     by_name |= {name: _invalid_entry(name, fault) for name, fault in target.faults.items() if name in chosen}
@@ -164,7 +143,13 @@ def reported(
     if fix is not None:
         for line in write_fixed(target.source, fix, target.key, reports):
             typer.echo(f"{fix}: {line}", err=True)
+    if not interrupted:
+        check_tools(options.call_options, reports)
     return reports, interrupted
+
+
+def _show(server: str, step: str) -> None:
+    typer.echo(f"{server}: {step or 'examined'}", err=True)
 
 
 def _invalid_entry(name: str, fault: ConfigError) -> ServerReport:
@@ -183,57 +168,3 @@ def _chosen(target: Target, names: list[str]) -> list[str]:
             remedy = f"servers: {', '.join(known) or 'none'}"
             raise ConfigError(problem, file=target.source, key="--server", remedy=remedy)
     return [name for name in known if not names or name in names]
-
-
-async def _examine(
-    target: Target, config: GatewayConfig, options: Options, as_json: bool, finished: dict[str, ServerReport]
-) -> None:
-    if target.environment is not None:
-        options = replace(options, task=await _task(target.environment))
-    with _progress(len(config.servers), as_json=as_json) as on_progress:
-        await examine(target.config, options, only=config.servers, on_progress=on_progress, finished=finished)
-
-
-@contextmanager
-def _progress(servers: int, *, as_json: bool) -> Generator[OnProgress]:
-    """Shows on standard error what is being examined, where people read the output: drawn, or a line for each step."""
-    console = Console(stderr=True)
-    if as_json:
-        yield lambda server, step: typer.echo(f"{server}: {step}", err=True) if step.startswith(TOUCHES) else None
-        return
-    if not console.is_terminal:
-        yield lambda server, step: typer.echo(f"{server}: {step or 'examined'}", err=True)
-        return
-    under_way: dict[str, str] = {}
-    done: set[str] = set()
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(f"examining {servers} servers")
-
-        def on_progress(server: str, step: str) -> None:
-            under_way.pop(server, None)
-            if step.startswith(TOUCHES):
-                console.print(Text(f"{server}: {step}"))  # stays above the progress
-            elif step:
-                under_way[server] = step
-            else:
-                done.add(server)
-            now = "; ".join(f"{name}: {each}" for name, each in under_way.items())
-            progress.update(bar, description=f"{len(done)} of {servers} examined. {now}")
-
-        yield on_progress
-
-
-async def _task(environment: Environment) -> tuple[str, int] | None:
-    """A task of the environment to reset its servers to; None where it lists none or its server fails."""
-    server = environment.tasks.server if environment.tasks else None
-    if server is None:
-        return None
-    config = environment.model_copy(update={"servers": {server: environment.servers[server]}})
-    try:
-        with on_copies(config) as copied:
-            async with Gateway(copied, name="doctor") as gateway:
-                tasks = await environment_tasks(environment, gateway, "train", 1)
-    except (GatewayError, ConfigError):
-        return None  # the report on that server explains the failure
-    return (tasks[0].task, tasks[0].seed) if tasks else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -12,15 +11,15 @@ import anyio
 import typer
 
 from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError, raise_all
+from gateway.errors import ConfigError
 from gateway.gateway import Gateway
 from gateway.types import ToolDefinition
-from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, WritesTo, fitness, named_places, reported
+from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, WritesTo, fitness, reported
 from rollout.cli.new_directory import new_directory
 from rollout.cli.options import Target, load_target
 from rollout.doctor.examination import Options
 from rollout.doctor.fix import write_fixed
-from rollout.doctor.report import ServerReport, Verdict
+from rollout.doctor.report import Verdict
 from rollout.doctor.throwaway import PREFIX, on_copies
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened
@@ -108,20 +107,16 @@ def init(
     target = load_target(str(servers), None, all_valid=False)
     if target.environment is not None:
         raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
-    options = Options(writes_to=named_places(writes_to, allow_writes=allow_writes), allow_outside=allow_outside)
+    options = Options(writes_to=tuple(writes_to or ()), allow_outside=allow_outside)
     reports, interrupted = reported(target, options, calls=call)
     if interrupted:
         raise KeyboardInterrupt
     name = out.resolve().name
-    disabled = [report for report in reports if not report.tools]
-    if len(disabled) == len(reports):
-        found = [_fault(report, target) for report in disabled if report.server not in target.faults]
-        raise_all([*target.faults.values(), *found])
-        raise ConfigError("has no server", file=servers, key="SERVERS", remedy="add or enable one")
+    if not any(report.tools for report in reports):
+        raise ConfigError("no server starts and has tools", file=servers, key=target.key, remedy="see the report")
     with new_directory(out) as made:
         copy = made / "servers.json"
-        changes = write_fixed(target.source, copy, target.key, reports)
-        changes += _disable(copy, target.key, [report.server for report in disabled])
+        changes = write_fixed(target.source, copy, target.key, reports, disable_unusable=True)
         (made / f"{name}.yaml").write_text(_ENVIRONMENT)
         (made / "reward.py").write_text(_REWARD)
         examples = anyio.run(_examples, load_environment(made / f"{name}.yaml"), target)
@@ -142,44 +137,25 @@ def init(
     return {True: 0, False: 1, None: 3}[fit]
 
 
-def _fault(report: ServerReport, target: Target) -> ConfigError:
-    return ConfigError(report.problems[0], file=target.source, key=f"{target.key}.{report.server}")
-
-
-def _disable(copy: Path, key: str, names: Sequence[str]) -> list[str]:
-    """Disable servers in the copy, so that the environment does not need them; return one line for each."""
-    servers = data = json.loads(copy.read_text())
-    for part in key.split("."):
-        servers = servers[part]
-    for name in names:
-        servers[name]["disabled"] = True
-    copy.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
-    return [f"{name}.disabled: true, since it does not start or has no tools" for name in names]
-
-
 async def _examples(environment: Environment, target: Target) -> list[dict[str, Any]]:
     """Three tasks that can be played at once, all with an answer, and one with a check too if a tool suits it."""
     # Errors name the user's file: the copy is gone when they are read.
     with on_copies(environment) as copied:
-        return await _examples_of(copied, target)
-
-
-async def _examples_of(environment: Environment, target: Target) -> list[dict[str, Any]]:
-    async with opened(environment, name=environment.name, source=target.source, key=target.key) as gateway:
-        tools = policy_tools(gateway.catalogue)
-        if not tools:
-            raise ConfigError("the servers offer no tools", file=target.source)
-        examples: list[dict[str, Any]] = [
-            {"prompt": "How many tools do you have?", "answer": len(tools)},
-            {"prompt": "What is the name of your first tool?", "answer": tools[0].exposed_name},
-        ]
-        for tool in tools:
-            if tool.read_only and not tool.input_schema.get("required") and (text := await _same(gateway, tool)):
-                check = {"name": tool.exposed_name, "returns": text, "match": "exact"}
-                # With an answer, since the check holds from the start: doing nothing is not to be the whole reward.
-                prompt = f"Call {tool.exposed_name}, leave everything as it is, and answer with the tool's name."
-                return [*examples, {"prompt": prompt, "answer": tool.exposed_name, "check": [check]}]
-        return [*examples, {"prompt": "What is the name of your last tool?", "answer": tools[-1].exposed_name}]
+        async with opened(copied, name=copied.name, source=target.source, key=target.key) as gateway:
+            tools = policy_tools(gateway.catalogue)
+            if not tools:
+                raise ConfigError("the servers offer no tools", file=target.source)
+            examples: list[dict[str, Any]] = [
+                {"prompt": "How many tools do you have?", "answer": len(tools)},
+                {"prompt": "What is the name of your first tool?", "answer": tools[0].exposed_name},
+            ]
+            for tool in tools:
+                if tool.read_only and not tool.input_schema.get("required") and (text := await _same(gateway, tool)):
+                    check = {"name": tool.exposed_name, "returns": text, "match": "exact"}
+                    # With an answer, since the check holds from the start: doing nothing is not to be the whole reward.
+                    prompt = f"Call {tool.exposed_name}, leave everything as it is, and answer with the tool's name."
+                    return [*examples, {"prompt": prompt, "answer": tool.exposed_name, "check": [check]}]
+            return [*examples, {"prompt": "What is the name of your last tool?", "answer": tools[-1].exposed_name}]
 
 
 async def _same(gateway: Gateway, tool: ToolDefinition) -> str | None:

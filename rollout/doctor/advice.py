@@ -189,7 +189,7 @@ def conclude(
         report.problems.append(f"scope: {report.scope} lets trajectories see each other; {report.advice.reason}")
     report.unknown = unproven(report.scope if report.scope_given else None, report.isolation, report.advice, entry)
     if report.unknown:
-        report.to_know = _to_know(report.server, own, offered, unnamed or own.refused)
+        report.to_know = _to_know(report.server, own, offered, unnamed or (throwaway.refused() if throwaway else ()))
         failed = [offered[name] for name in unanswered(own, reference) if name in offered]
         report.to_fill = {tool.name: arguments for tool in failed if (arguments := arguments_to_fill(tool))}
     report.notes += [f"not called, {message}" for message in own.script.refused]

@@ -4,10 +4,10 @@ Run as a script: `python -I -S confined.py PATHS ADDRESSES RECORD COMMAND ARGS..
 descendants to write outside PATHS (directories and files, separated by `:`) and to signal processes outside (Landlock,
 https://docs.kernel.org/userspace-api/landlock.html). What Landlock leaves open, this process decides for each system
 call (seccomp_unotify(2)): connections and datagrams to other than ADDRESSES (`IP PORT` and paths of sockets, separated
-by `,`; port 0 is any port, `any` alone is every address), and changes of modes, owners, times and attributes outside
-PATHS. Addresses that were refused are appended to the file RECORD, a line each: a name or IP with its port, or a path;
-so are names that were looked up, after `? `. Reading is not restricted, nor is asking the system's name servers. Before
-Linux 6.12, signals are not restricted either.
+by `,`; `any` alone is every address), and changes of modes, owners, times and attributes outside
+PATHS. Addresses that were refused, as if nobody listened there, are appended to the file RECORD, a line each: a name or
+IP with its port, or a path. Reading is not restricted, nor is asking the system's name servers. Before Linux 6.12,
+signals are not restricted either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _CONNECT_TCP = 1 << 1
 _SCOPES = 0b11
 """Abstract Unix sockets and signals."""
-ANY, LOOKED_UP = "any", "? "
+ANY = "any"
 
 # fmt: off
 _MACHINES = {
@@ -65,7 +65,7 @@ def main() -> None:
     paths, addresses, record, command = sys.argv[1].split(":"), sys.argv[2].split(","), sys.argv[3], sys.argv[4:]
     written = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     ports = {int(port) for _, _, port in (each.partition(" ") for each in addresses) if port}
-    _confine(paths, None if addresses == [ANY] or 0 in ports else ports)
+    _confine(paths, None if addresses == [ANY] else ports)
     listener = _filter()
     parent = os.getpid()
     if (child := os.fork()) == 0:
@@ -166,7 +166,8 @@ class _Supervisor:
                     allowed = self._allows(pid, number, arguments)
                 except OSError:
                     allowed = False  # its memory or its descriptors cannot be read
-                answer = struct.pack("QqiI", at, 0, *((0, 1) if allowed else (-errno.EACCES, 0)))
+                refusal = errno.ECONNREFUSED if number in _MACHINES[os.uname().machine][0] else errno.EACCES
+                answer = struct.pack("QqiI", at, 0, *((0, 1) if allowed else (-refusal, 0)))
                 fcntl.ioctl(listener, _SEND, answer)
 
     def _allows(self, pid: int, number: int, given: list[int]) -> bool:
@@ -215,21 +216,19 @@ class _Supervisor:
         port = int.from_bytes(address[2:4], "big")
         packed = address[4:8] if family == _socket.AF_INET else address[8:24]
         host = _socket.inet_ntop(family, packed).removeprefix("::ffff:")
-        if {f"{host} {port}", f"{host} 0"} & {*self._addresses} or (port == 53 and host in self._name_servers):
+        if f"{host} {port}" in self._addresses or (port == 53 and host in self._name_servers):
             return True
         # Libraries connect to port 0 to find the address of this machine that leads there; nothing is sent.
         return self._refuse(f"{self._looked_up or f'[{host}]'.strip('[]' * (':' not in host))}:{port}" if port else "")
 
     def _look(self, query: bytes) -> None:
         """Remember the name in a query to a name server."""
-        if query[2:12] != b"\1\0\0\1\0\0\0\0\0\0" and query[2:12] != b"\1\x20\0\1\0\0\0\0\0\1":
-            return
-        labels, rest = list[str](), query[12:]
-        while rest and rest[0]:
-            labels.append(rest[1 : rest[0] + 1].decode(errors="replace"))
-            rest = rest[rest[0] + 1 :]
-        self._looked_up = ".".join(labels)
-        self._refuse(f"{LOOKED_UP}{self._looked_up}")
+        if query[2:3] + query[4:10] == b"\1\0\1\0\0\0\0":  # one question, and nothing else
+            labels, rest = list[str](), query[12:]
+            while rest and rest[0]:
+                labels.append(rest[1 : rest[0] + 1].decode(errors="replace"))
+                rest = rest[rest[0] + 1 :]
+            self._looked_up = ".".join(labels)
 
     def _refuse(self, address: str) -> bool:
         if address and address not in self._seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from gateway.config.models import ServerConfig
 from gateway.connection.secret_values import is_secret_name
@@ -27,8 +28,21 @@ _IN_TEXT = re.compile(r"(?:(?<![\w./])~)?/[^\s\"'`,;:=()\[\]{}<>|&$?#]+")
 """An absolute path within a longer text, such as a shell's command, a list or a URL."""
 
 
-def data_of(entry: ServerConfig) -> list[tuple[str, str, bool]]:
-    """Texts of the entry that name data, with each path in them, and whether it is all that the text names.
+class Data(NamedTuple):
+    """Data that an entry names."""
+
+    text: str
+    """The argument, the variable's value, or the working directory."""
+    path: str
+    """The path in that text."""
+    source: Path
+    """The absolute path, with its links as they are."""
+    whole: bool
+    """Whether the text names nothing else."""
+
+
+def data_of(entry: ServerConfig) -> list[Data]:
+    """The data that an entry names in arguments, variables and as its working directory.
 
     The program and its modules are left where they are. A path among others, and the working directory, are data if
     they exist.
@@ -39,7 +53,7 @@ def data_of(entry: ServerConfig) -> list[tuple[str, str, bool]]:
     option, script_follows = "", bool(_INTERPRETER.match(Path(entry.command or "").name))
     for argument in entry.args:
         is_option, is_program = argument.startswith("-"), option in _PROGRAM_OPTIONS
-        is_script = script_follows and os.path.isfile(resolved(argument, entry.cwd))
+        is_script = script_follows and os.path.isfile(_resolved(argument, entry.cwd))
         if not is_program and not is_script and (not is_option or "=" in argument):
             texts.append(argument)
         script_follows = script_follows and is_option
@@ -55,7 +69,8 @@ def data_of(entry: ServerConfig) -> list[tuple[str, str, bool]]:
         elif len(text) < _LONGEST_TEXT:
             inside = dict.fromkeys(re.sub("^/+", "/", path) for path in _IN_TEXT.findall(text))
             found += [(text, path, False) for path in inside if _is_there(path) and _is_data(path, entry.cwd)]
-    return [*found, *([(entry.cwd, entry.cwd, False)] if entry.cwd else [])]
+    found += [(entry.cwd, entry.cwd, False)] if entry.cwd else []
+    return [Data(text, path, _resolved(path, entry.cwd), whole) for text, path, whole in found]
 
 
 def _is_there(path: str) -> bool:
@@ -71,7 +86,7 @@ def _is_data(path: str, cwd: str | None) -> bool:
     absolute = path.startswith(("/", "~"))
     if not absolute and path not in (".", "..") and Path(path).suffix not in _DATA_SUFFIXES and os.sep not in path:
         return False
-    whole = resolved(path, cwd)
+    whole = _resolved(path, cwd)
     # Unlike a path's own methods, those of `os.path` answer where a directory is unreadable or a text no path at all.
     if whole.suffix in _PROGRAM_SUFFIXES or (os.path.isfile(whole) and os.access(whole, os.X_OK)):
         return False
@@ -83,15 +98,8 @@ def _path_in(text: str) -> str:
     return text.partition("=")[2] if _ASSIGNED.match(text) and not os.path.exists(text) else text
 
 
-def resolved(path: str, cwd: str | None) -> Path:
-    """The absolute path, with its links as they are."""
+def _resolved(path: str, cwd: str | None) -> Path:
     return Path(cwd or ".", os.path.expanduser(path)).absolute()
-
-
-def base(path: str) -> str:
-    """The last part of a path; the name of a directory that is written as `.` or `..` is not kept."""
-    name = Path(path).name
-    return "root" if name in ("", "..") else name
 
 
 def absolute_program(argument: str, cwd: str | None) -> str:

@@ -14,29 +14,30 @@ from uuid import uuid4
 import anyio
 
 from gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
+from gateway.config.variables import child_env
 from gateway.errors import HarnessError
 from gateway.gateway import Gateway
 from gateway.leases.janitor import names_lease_dir
 from gateway.leases.session import Session
+from gateway.transport.python_program import python_program
 from gateway.types import Role, Scope, ToolDefinition
 from rollout.doctor import fault_injection
 from rollout.doctor.advice import conclude, leaks, own_scope, shares_files
 from rollout.doctor.confined import ANY
-from rollout.doctor.entry_data import data_of
 from rollout.doctor.fidelity import examine_tools, schema_problems
 from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
-from rollout.doctor.permission import is_named, paths_in, place_of, without_user, writes_to
+from rollout.doctor.permission import addresses_in, is_named, paths_in, place_of, shown, writes_to
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
 from rollout.doctor.throwaway import (
     NO_PROGRAM,
     PREFIX,
-    UNCONFINED,
     Throwaway,
     lease_directories,
     lease_places,
     on_copies,
+    unconfined,
     why_not,
 )
 from rollout.doctor.tool_words import Hints, Sort
@@ -56,13 +57,9 @@ class Options:
     call_options: tuple[CallOption, ...] = ()
     writes_to: tuple[str, ...] = ()
     """Paths and addresses that probes may write to where no copy can be made."""
-    addresses: tuple[str, ...] = ()
-    """Those of `writes_to` that servers on copies may reach, as `confined` takes them."""
     allow_outside: bool = False
     """Whether probes may call tools that reach the network or other processes."""
     counter: ChatTemplate | None = None
-    task: tuple[str, int] | None = None
-    """Task and seed that servers with a reset are reset to; None takes the server's first task."""
     calls: int = 20
     """Number of calls whose latency is measured."""
     call_timeout_s: float = 10.0
@@ -83,8 +80,6 @@ class Options:
 
 OnProgress = Callable[[str, str], None]
 """Takes a server's name and the step that begins; the empty text where the examination has ended."""
-TOUCHES = "probes touch "
-"""Begins the step that says, before any call, what of the user's is read to make copies, reached or written to."""
 
 
 class Examination:
@@ -107,7 +102,7 @@ class Examination:
         self._server, self._options, self._report, self._reaches = server, options, report, reaches
         self._begin = partial(on_progress, server)
         self._config, self._entry = config, config.servers[server]
-        self._task = options.task
+        self._task: tuple[str, int] | None = None
         self._starts: list[float] = []
         self._script: Script | None = None
         self._offered: dict[str, ToolDefinition] = {}
@@ -134,8 +129,8 @@ class Examination:
     async def _probe(self, own: Scope) -> None:
         if self._throwaway is not None and self._throwaway.launched:
             await self._download()
-        if self._entry.start is Start.FORK:
-            await self._check_forks()
+        if self._entry.start is Start.FORK and python_program(self._entry, child_env(self._entry.env)) is None:
+            self._report.notes.append("start: fork has no effect: its command is not a Python program")
         shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
         apart = await self._visit(own, inject=True)
         more: list[Visit] = []
@@ -162,10 +157,10 @@ class Examination:
 
     def _permit(self, directory: Path, port: int) -> None:
         """Decide where the probes play and what they may write to, and say so before the server starts."""
-        entry, options = self._entry, self._options
-        named, reason = options.writes_to, why_not(entry)
-        unnamed = ("/",) if reason == UNCONFINED and not data_of(entry) else place_of(entry)
-        if reason in ("", UNCONFINED):
+        entry, named = self._entry, self._options.writes_to
+        reason = why_not(entry)
+        places = () if reason == NO_PROGRAM else place_of(entry)
+        if not reason:
             self._throwaway = Throwaway(
                 root=directory,
                 entry=entry,
@@ -173,29 +168,31 @@ class Examination:
                 word=self._word,
                 places=lease_places(self._config.servers.values()),
                 named=paths_in(named),
-                addresses=(ANY,) if self._reaches else options.addresses,
+                addresses=(ANY,) if self._reaches else addresses_in(named),
             )
-            fault = self._throwaway.prepare()
-            unnamed = unnamed if reason else tuple(map(str, self._throwaway.in_place))
-            reason = reason or fault or f"it reaches {', '.join(self._reaches)}"
-        left = [place for place in unnamed if not is_named(place, named)]
+            reason = self._throwaway.prepare() or f"it reaches {', '.join(self._reaches)}"
+            places = tuple(map(str, self._throwaway.left))
+            if unconfined():
+                reason, places = "this system cannot confine a process", ("/",)
+        left = [place for place in places if not is_named(place, named)]
         # Where every address is open, naming some of them is not enough.
-        self._unnamed = tuple(dict.fromkeys([*left, *self._reaches]))
-        self._permissions = Permissions(write=not self._unnamed, outside=options.allow_outside)
-        if self._unnamed and reason != NO_PROGRAM:
+        self._unnamed = (*left, *self._reaches)
+        self._permissions = Permissions(write=not self._unnamed, outside=self._options.allow_outside)
+        if self._unnamed:
             self._report.notes.append(f"nothing was written: {reason} ({writes_to(self._unnamed)})")
-        self._report.touches = self._touched(unnamed) if reason != NO_PROGRAM else "nothing of yours"
-        self._begin(f"{TOUCHES}{self._report.touches}")
+        self._report.touches = self._touched(places) or "nothing of yours"
+        self._begin(f"probes touch {self._report.touches}")
 
     def _touched(self, places: tuple[str, ...]) -> str:
-        """What of the user's the examination reads, reaches and writes to."""
+        """What of the user's the examination reads, reaches and writes to; empty for nothing."""
         made, named = self._throwaway, self._options.writes_to
         if made is None:
-            return ", ".join(places) + (", by tools annotated read-only" if self._unnamed else ", by all tools")
-        parts = [f"copies of {', '.join(made.copied)}"] if made.copied else []
-        parts += [f"what --writes-to names: {', '.join(map(without_user, named))}"] if named else []
+            by = "by tools annotated read-only" if self._unnamed else "by all tools"
+            return ", ".join([*places, by]) if places else ""
+        parts = [f"copies of {', '.join(map(str, made.copied))}"] if made.copied else []
+        parts += [f"what --writes-to names: {', '.join(map(shown, named))}"] if named else []
         parts += ["any address, by tools annotated read-only"] if self._reaches else []
-        return "; ".join(parts) or "nothing of yours"
+        return "; ".join(parts)
 
     async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> Visit:
         """Play the script in three leases of a new gateway: in one, and then in two more, which take turns."""
@@ -229,8 +226,6 @@ class Examination:
                     await self._measure_calls(session, second, visit.second)
             if place is not None and self._throwaway is not None:
                 visit.changed = self._throwaway.changed(place)
-            if self._throwaway is not None:
-                visit.refused = self._throwaway.refused()
             # Faults are injected into this process, since another start would take most of the time.
             if inject and await self._inject_faults(first):
                 self._begin("starting again")
@@ -249,7 +244,8 @@ class Examination:
         return entry, place, self._config.lease_dir
 
     def _player(self, session: Session, place: Path | None) -> Player:
-        named = lease_directories(self._entry)
+        copied = self._throwaway.copied.values() if self._throwaway else ()
+        named = (*copied, *lease_directories(self._entry))
         return Player(session, self._word, place=place, named=named, page=self._page, waits=self._waits)
 
     async def _measure_calls(self, session: Session, player: Player, seen: Run) -> None:
@@ -306,16 +302,6 @@ class Examination:
             async with opened_where_possible(config, name="doctor", source=""):
                 pass
 
-    async def _check_forks(self) -> None:
-        """Start the server twice, the second time from its fork server if there is one."""
-        entry = self._entry if self._throwaway is None else self._throwaway.forked()
-        async with self._gateway(Scope.PROCESS, entry, self._config.lease_dir) as gateway:
-            for _ in range(2):
-                async with self._lease(gateway):
-                    pass
-            if self._server in gateway.spawned:
-                self._report.notes.append(f"start: fork has no effect: {gateway.spawned.get(self._server)}")
-
     @asynccontextmanager
     async def _lease(self, gateway: Gateway) -> AsyncGenerator[Session]:
         task, seed = self._task or (None, 0)
@@ -351,15 +337,13 @@ class Examination:
                 self._declared = f"it declares that it keeps {most:,} trajectories apart"
 
     async def _choose_task(self, gateway: Gateway) -> None:
-        """Choose the task to reset to: the environment's, else the server's first task, else none."""
+        """Choose the task to reset to: the server's first one, if it lists any."""
         roles = {tool.role for tool in gateway.catalogue[self._server]}
-        if Role.RESET not in roles:
-            self._task = None
-        elif self._task is None and Role.TASKS in roles:
+        if Role.RESET in roles and Role.TASKS in roles:
             async with gateway.lease(trajectory=f"doctor-{uuid4().hex}", task=None, seed=0) as session:
                 if listed := await list_tasks(session, self._server, "train", limit=1):
                     self._task = (listed[0].task, listed[0].seed)
-        elif self._task is None:
+        elif Role.RESET in roles:
             self._report.notes.append("it has a reset but lists no tasks: it was not reset")
 
     def _script_for(self, session: Session) -> Script:

@@ -21,11 +21,14 @@ _START_S, _CALL_S = 30, 60
 """The defaults, which are written only if they are too short."""
 
 
-def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[ServerReport]) -> list[str]:
+def write_fixed(
+    source: str | Path, target: Path, key: str, reports: Sequence[ServerReport], *, disable_unusable: bool = False
+) -> list[str]:
     """Write the copy; return one line for each change.
 
     Args:
         key: The key of the servers in the file: `mcpServers`, `servers` or `mcp.servers`.
+        disable_unusable: Whether servers that do not start or have no tools are disabled in the copy.
 
     Raises:
         ConfigError: the copy would replace a file that exists, or cannot be written.
@@ -38,6 +41,10 @@ def write_fixed(source: str | Path, target: Path, key: str, reports: Sequence[Se
         servers = servers[part]
     reports = [report for report in reports if report.server in servers]
     changes = [line for report in reports for line in _fix(servers, report)]
+    for report in reports if disable_unusable else ():
+        if not report.tools:
+            servers[report.server]["disabled"] = True
+            changes.append(f"{report.server}.disabled: true, since it does not start or has no tools")
     found: list[Mapping[str, Any]] = [report.advice.changes or {} for report in reports if report.advice is not None]
     if needed := {name: place for each in found for name, place in each.get("data", {}).items()}:
         changes += _add_template(data, needed, target, key)

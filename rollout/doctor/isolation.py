@@ -115,7 +115,8 @@ class Player:
 
     Args:
         place: The throwaway directory of the server; None if it has none, or the lease has one of its own.
-        named: What the entry names below the lease's directory; the first that is a directory is where paths point.
+        named: What the entry names below the server's or the lease's directory; paths point to the first that is a
+            directory.
     """
 
     def __init__(
@@ -193,18 +194,7 @@ def _directory_in(root: str, named: Sequence[str]) -> str:
     """Where paths in arguments point: a directory that the entry names, else the working directory."""
     if root == "/tmp":  # what lies in there is not the server's
         return root
-    for name in sorted(Path(root).glob("data*/*")):
-        if name.is_dir():
-            return str(name)
-    for each in named:
-        if Path(root, each).is_dir():
-            return str(Path(root, each))
-    work = Path(root, "work")
-    if work.is_dir():
-        return str(work)
-    # The directory of a lease whose template is one directory: an entry names that, as `${lease.dir}/files`.
-    inside = [each for each in Path(root).iterdir() if each.is_dir()]
-    return str(inside[0]) if len(inside) == 1 else root
+    return next((str(each) for name in (*named, "work") if (each := Path(root, name)).is_dir()), root)
 
 
 def _with_lease_dir(arguments: dict[str, Any], root: str) -> dict[str, Any]:

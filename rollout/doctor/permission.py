@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.config.models import ServerConfig
-from gateway.errors import ConfigError
-from rollout.doctor.entry_data import data_of, resolved
+from rollout.doctor.entry_data import data_of
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 def place_of(entry: ServerConfig) -> tuple[str, ...]:
     """What probes write to if the server is not on a copy: its data, or the server where it names none."""
-    if entry.command is None:
-        return (entry.label,)
-    return tuple(str(resolved(path, entry.cwd)) for _, path, _ in data_of(entry)) or (entry.label,)
+    return tuple(dict.fromkeys(str(data.source) for data in data_of(entry))) or (entry.label,)
 
 
 def writes_to(places: Sequence[str]) -> str:
@@ -27,10 +26,9 @@ def writes_to(places: Sequence[str]) -> str:
     return " ".join(f"--writes-to {shlex.quote(place)}" for place in places)
 
 
-def without_user(address: str) -> str:
-    """The address without its user and password."""
-    scheme, separator, rest = address.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else address
+def shown(named: str) -> str:
+    """A path, or an address without its user and password."""
+    return named if (address := _address(named)) is None else "{}:{}".format(*address)
 
 
 def is_named(place: str, named: Sequence[str]) -> bool:
@@ -43,51 +41,36 @@ def paths_in(named: Sequence[str]) -> tuple[str, ...]:
     return tuple(os.path.realpath(os.path.expanduser(each)) for each in named if _is_path(each))
 
 
-def addresses_in(named: Sequence[str], entries: Collection[ServerConfig]) -> tuple[str, ...]:
-    """The addresses among what the user named, as `confined` takes them: each IP of a host, and sockets.
-
-    Raises:
-        ConfigError: a host is not known, and it is no server of `entries` either.
-    """
-    places = [place for entry in entries for place in place_of(entry)]
+def addresses_in(named: Sequence[str]) -> tuple[str, ...]:
+    """The addresses among what the user named, as `confined` takes them: each IP of a host, and sockets."""
     found = [*paths_in(named)]
-    for each in named:
-        if _is_path(each):
-            continue
-        host, port = _host_and_port(each)
-        try:
-            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
-        except OSError:
-            infos = []
-        if not infos and not any(_covers(each, place) for place in places):
-            remedy = "name a path that exists, or an address as the report has it"
-            raise ConfigError(
-                f"{without_user(each)!r} is neither a path nor a known address", key="--writes-to", remedy=remedy
-            )
-        found += [f"{info[4][0]} {port or 0}" for info in infos]
+    for address in filter(None, map(_address, named)):
+        with suppress(OSError):  # a host that is not known
+            infos = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+            found += [f"{ip} {port}" for *_, (ip, port, *_) in infos]
     return tuple(dict.fromkeys(found))
 
 
 def _covers(named: str, place: str) -> bool:
     if named == place:
         return True
-    if _is_path(named):
+    if _is_path(named) and _is_path(place):
         whole, part = (os.path.realpath(os.path.expanduser(each)) for each in (named, place))
-        return _is_path(place) and os.path.commonpath([whole, part]) == whole
-    if _is_path(place) or ("://" in named and urlsplit(named).path.strip("/")):
-        return False
-    (host, port), (at, its_port) = _host_and_port(named), _host_and_port(place)
-    return host is not None and host == at and port in (None, its_port)
+        return Path(part).is_relative_to(whole)
+    # A url with a path is that of one server, not of all of its host.
+    is_host = "://" not in named or not urlsplit(named).path.strip("/")
+    return is_host and (address := _address(named)) is not None and address == _address(place)
 
 
 def _is_path(text: str) -> bool:
     return text.startswith(("/", "~", "./", "../")) or ("://" not in text and os.path.exists(text))
 
 
-def _host_and_port(text: str) -> tuple[str | None, int | None]:
-    """The host and port of a URL or of `host:port`; (None, None) if it is neither."""
-    try:
+def _address(text: str) -> tuple[str, int] | None:
+    """The host and port of a URL or of `host:port`; None if it is neither."""
+    with suppress(ValueError):
         parts = urlsplit(text if "://" in text else f"//{text}")
-        return parts.hostname, parts.port or _PORTS.get(parts.scheme)
-    except ValueError:
-        return None, None
+        port = parts.port or _PORTS.get(parts.scheme)
+        if parts.hostname and port and not _is_path(text):
+            return parts.hostname, port
+    return None

@@ -144,7 +144,7 @@ def plan_script(
             withheld[tool.exposed_name] = reason
             continue
         sort = sort_of(tool)
-        faults = [argument_faults(tool, each, as_sent=as_sent) for each in own]
+        faults = [prepare(tool, each, as_sent=as_sent).faults for each in own]
         refused += [f"{tool.exposed_name}: {'; '.join(found)}" for found in faults if found]
         calls = [
             ProbeCall(tool=tool, sort=sort, given=each) for each, found in zip(own, faults, strict=True) if not found
@@ -188,11 +188,6 @@ def _withheld(tool: ToolDefinition, hints: Hints, permissions: Permissions, *, n
     if not permissions.outside and not named:
         return reaches_outside(tool, hints, takes_url=takes_url(tool))
     return ""
-
-
-def argument_faults(tool: ToolDefinition, arguments: dict[str, Any], *, as_sent: bool) -> list[str]:
-    """Reasons why the gateway would not send these arguments; empty where it would."""
-    return prepare(tool, arguments, as_sent=as_sent).faults
 
 
 def arguments_to_fill(tool: ToolDefinition) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,11 +23,9 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
-from gateway.config.variables import child_env
 from gateway.leases.janitor import LEASE_DIR, names_lease_dir
-from gateway.transport.python_program import python_program
-from rollout.doctor.confined import ANY, LOOKED_UP, abi
-from rollout.doctor.entry_data import absolute_program, base, data_of, resolved
+from rollout.doctor.confined import ANY, abi
+from rollout.doctor.entry_data import Data, absolute_program, data_of
 
 _CONFINED = Path(__file__).with_name("confined.py")
 _LAUNCHERS = frozenset("npx npm pnpm yarn bunx bun uvx uv pipx".split())
@@ -41,24 +38,8 @@ _MOST_BYTES, _MOST_FILES = 64 << 20, 4000
 AnyConfig = TypeVar("AnyConfig", bound=GatewayConfig)
 HOME, WORK, TMP = "home", "work", "tmp"
 _RECORD, PREFIX = "refused", "mcp-rollout-doctor-"
-_CONFINE_ARGS = 7
-"""Arguments of the interpreter that `_placed` puts before the program's, which is the last of them."""
-NO_PROGRAM, UNCONFINED = "there is no such program", "this system cannot confine a process"
+NO_PROGRAM = "there is no such program"
 _BELOW_LEASE_DIR = re.compile(re.escape(LEASE_DIR) + r"/([^\s:,;=]+)")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Relocation:
-    """One place of the entry that names data: an argument, a variable, or the working directory."""
-
-    original: str
-    """The text in the entry."""
-    path: str
-    """The path within that text."""
-    name: str
-    """The directory of the copy in a throwaway place."""
-    place: str
-    """Where the copy is in the directory of a lease."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,9 +74,10 @@ class Throwaway:
     """Paths that the user lets the server write to where they are."""
     addresses: tuple[str, ...] = ()
     """Addresses that it may reach, as `confined` takes them."""
-    relocations: list[Relocation] = field(default_factory=list[Relocation])
-    in_place: list[Path] = field(default_factory=list[Path])
-    """Data that the entry names and that cannot be copied: it stays where it is, and is not written to unless named."""
+    copies: list[Data] = field(default_factory=list[Data])
+    left: dict[Path, str] = field(default_factory=dict[Path, str])
+    """Data that the entry names and that cannot be copied, each with the reason. It stays where it is, and is not
+    written to unless named."""
     worlds: int = 0
 
     @property
@@ -103,17 +85,10 @@ class Throwaway:
         """Whether all that it changes is in its places, so that each world is as the first one."""
         return not self.named and not self.addresses
 
-    @property
-    def copied(self) -> tuple[str, ...]:
-        """The originals of the copies."""
-        return tuple(dict.fromkeys(str(resolved(each.path, self.entry.cwd)) for each in self.relocations))
-
     def refused(self) -> tuple[str, ...]:
-        """The addresses that it was not let reach; where there are none, the names that it only looked up."""
+        """The addresses that it was not let reach."""
         with suppress(FileNotFoundError):
-            lines = (self.root / _RECORD).read_text(errors="replace").splitlines()
-            reached = [line for line in lines if not line.startswith(LOOKED_UP)]
-            return tuple(dict.fromkeys(reached or [line.removeprefix(LOOKED_UP) for line in lines]))
+            return tuple(dict.fromkeys((self.root / _RECORD).read_text(errors="replace").splitlines()))
         return ()
 
     @property
@@ -128,24 +103,24 @@ class Throwaway:
         if self.launched and self.entry.cwd is None and packages.is_dir():
             # `npx` takes what is installed in the working directory before it downloads.
             (self.template / WORK / packages.name).symlink_to(packages)
-        names: dict[Path, str] = {}
-        faults: list[str] = []
-        for text, path, whole in data_of(self.entry):
-            source = resolved(path, self.entry.cwd)
-            name = names.setdefault(source, f"data{len(names) or ''}")
-            if fault := _copied(source, self.template / name / base(path)):
-                shutil.rmtree(self.template / name, ignore_errors=True)
-                if whole:
-                    faults.append(fault)
-                    self.in_place.append(source)
+        for data in data_of(self.entry):
+            copy = self.template / self.places[data.source]
+            if not (fault := _copied(data.source, copy)):
+                self.copies.append(data)
                 continue
-            moved = Relocation(original=text, path=path, name=name, place=self.places[source])
-            self.relocations.append(moved)
+            shutil.rmtree(copy, ignore_errors=True)
+            if data.whole:
+                self.left[data.source] = fault
         # A file that is there before the first call, for tools that only look.
-        for directory in (self.template / WORK, *(each for each in self.template.glob("data*/*") if each.is_dir())):
-            with suppress(OSError):  # a directory that is not to be written to
-                (directory / f"{self.word}.txt").write_text("one line\n")
-        return "; ".join(faults)
+        for place in (WORK, *self.copied.values()):
+            with suppress(OSError):  # a file, or a directory that is not to be written to
+                (self.template / place / f"{self.word}.txt").write_text("one line\n")
+        return "; ".join(self.left.values())
+
+    @property
+    def copied(self) -> dict[Path, str]:
+        """The originals of the copies, and where the copies are in each place."""
+        return {each.source: self.places[each.source] for each in self.copies}
 
     @property
     def launched(self) -> bool:
@@ -162,26 +137,11 @@ class Throwaway:
         """The entry with a copy of the template for each lease."""
         return self._placed(LEASE_DIR, [LEASE_DIR])
 
-    def forked(self) -> ServerConfig:
-        """As `world`, with a script that confines the program as the command, so that `start: fork` has an effect."""
-        placed = self.world()[0].model_copy(update={"start": self.entry.start})
-        if unconfined():
-            return placed
-        *confine, program = placed.args[:_CONFINE_ARGS]
-        args, found = placed.args[_CONFINE_ARGS:], python_program(self.entry, child_env(self.entry.env))
-        if found is not None and not found.skipped:  # a console script
-            program, args = found.interpreter[0], (*found.interpreter[1:], *found.main, *args)
-        script = self.root / ("python3" if found else "program")
-        script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *confine, program])} "$@"\n')
-        script.chmod(0o700)
-        return placed.model_copy(update={"command": str(script), "args": args})
-
     def _placed(self, place: str, writable: list[str]) -> ServerConfig:
-        entry = self.entry
+        entry, moved = self.entry, self._moved(place, {*self.copied})
 
         def text(original: str) -> str:
-            targets = {each.path: f"{place}/{each.name}/{base(each.path)}" for each in self._of(original)}
-            return _moved(original, targets) if targets else absolute_program(original, entry.cwd)
+            return moved.get(original) or absolute_program(original, entry.cwd)
 
         real_home, command = Path.home(), entry.command or ""
         home, tmp = f"{place}/{HOME}", f"{place}/{TMP}"
@@ -224,20 +184,19 @@ class Throwaway:
             placed |= {"command": sys.executable, "args": (*confine, *placed["args"])}
         return entry.model_copy(update=placed)
 
-    def _of(self, original: str) -> list[Relocation]:
-        return [each for each in self.relocations if each.original == original]
+    def _moved(self, place: str, sources: Collection[Path]) -> dict[str, str]:
+        """The entry's texts that name these data, with the copies below `place` instead."""
+        targets: dict[str, dict[str, str]] = {}
+        for each in self.copies:
+            if each.source in sources:
+                targets.setdefault(each.text, {})[each.path] = f"{place}/{self.places[each.source]}"
+        return {text: _replaced(text, paths) for text, paths in targets.items()}
 
     def own_directory(self, changed: tuple[str, ...]) -> EntryChanges:
         """The changes to the entry that give each lease its own copy of the places of these files."""
         tops = {name.split("/", 1)[0] for name in changed}
-        relocations = [each for each in self.relocations if each.name in tops]
-        moved = {
-            each.original: _moved(
-                each.original,
-                {other.path: f"{LEASE_DIR}/{other.place}" for other in self._of(each.original) if other in relocations},
-            )
-            for each in relocations
-        }
+        data = {place: source for source, place in self.copied.items() if place.split("/", 1)[0] in tops}
+        moved = self._moved(LEASE_DIR, data.values())
         args = {index: moved[text] for index, text in enumerate(self.entry.args) if text in moved}
         env = {name: moved[text] for name, text in self.entry.env.items() if text in moved}
         if HOME in tops:
@@ -245,9 +204,8 @@ class Throwaway:
         if not tops:  # files in the temporary directory are not among those that are listed
             env["TMPDIR"] = LEASE_DIR
         cwd = LEASE_DIR if WORK in tops and self.entry.cwd is None else moved.get(self.entry.cwd or "")
-        sources = {each.place: resolved(each.path, self.entry.cwd) for each in relocations}
-        data = {place: str(source) for place, source in sources.items() if source.exists()}
-        return EntryChanges(args=args, env=env, cwd=cwd, data=data)
+        there = {place: str(source) for place, source in data.items() if source.exists()}
+        return EntryChanges(args=args, env=env, cwd=cwd, data=there)
 
     def changed(self, place: Path) -> tuple[str, ...]:
         """The files below `place` that are new, or other than in the template."""
@@ -270,7 +228,7 @@ def on_copies(config: AnyConfig) -> Generator[AnyConfig]:
     with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as directory:
         servers, places = dict(config.servers), lease_places(config.servers.values())
         for index, (name, entry) in enumerate(config.servers.items()):
-            if why_not(entry) in ("", UNCONFINED):
+            if not why_not(entry):
                 root = Path(directory, str(index))
                 made = Throwaway(root=root, entry=entry, page_port=0, word="file", places=places, addresses=(ANY,))
                 made.prepare()
@@ -279,23 +237,21 @@ def on_copies(config: AnyConfig) -> Generator[AnyConfig]:
 
 
 def why_not(entry: ServerConfig) -> str:
-    """Why the server cannot have a throwaway place, or not one that confines it; empty where it can."""
+    """Why the server cannot have a throwaway place, empty where it can."""
     if entry.kind is not Kind.STDIO:
         return "it is not a process of ours"
     if Path(entry.command or "").name in _CONTAINERS:
         return f"{Path(entry.command or '').name} runs it elsewhere"
     if shutil.which(entry.command or "") is None and not os.path.isfile(Path(entry.cwd or ".", entry.command or "")):
         return NO_PROGRAM
-    return UNCONFINED if unconfined() else ""
+    return ""
 
 
 @cache
 def unconfined() -> bool:
     """Whether this system cannot confine a process, as before Linux 5.13 and in some containers."""
-    if abi() < 1:
-        return True
     tried = (sys.executable, "-I", "-S", str(_CONFINED), os.devnull, "", os.devnull, "true")
-    return subprocess.run(tried, capture_output=True, check=False).returncode != 0
+    return abi() < 1 or subprocess.run(tried, capture_output=True, check=False).returncode != 0
 
 
 @cache
@@ -313,19 +269,17 @@ def lease_directories(entry: ServerConfig) -> tuple[str, ...]:
 def lease_places(entries: Collection[ServerConfig]) -> dict[Path, str]:
     """Where data that the entries name is below `${lease.dir}`, which all of them share: under its own name, or in a
     directory that has nothing else if that name is taken."""
-    taken = {name.split("/", 1)[0] for entry in entries for name in lease_directories(entry)}
+    taken = {HOME, WORK, TMP, *(name.split("/", 1)[0] for entry in entries for name in lease_directories(entry))}
     places: dict[Path, str] = {}
-    for entry in entries:
-        for _, path, _ in data_of(entry):
-            source, name = resolved(path, entry.cwd), base(path)
-            if source not in places:
-                top = next(each for each in chain([name], map("data{}".format, count(2))) if each not in taken)
-                taken.add(top)
-                places[source] = name if top == name else f"{top}/{name}"
+    for source in dict.fromkeys(data.source for entry in entries for data in data_of(entry)):
+        name = source.name if source.name not in ("", "..") else "root"
+        top = next(each for each in chain([name], map("data{}".format, count(2))) if each not in taken)
+        taken.add(top)
+        places[source] = name if top == name else f"{top}/{name}"
     return places
 
 
-def _moved(text: str, targets: Mapping[str, str]) -> str:
+def _replaced(text: str, targets: Mapping[str, str]) -> str:
     """The text with each path replaced; the only one is its end, or is found by its whole length."""
     path = next(iter(targets))
     if len(targets) == 1 and text.endswith(path):

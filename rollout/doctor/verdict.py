@@ -39,8 +39,6 @@ class Visit:
     """What the third lease saw when it looked once more after `closing`, which is the second one's."""
     changed: tuple[str, ...] = ()
     """Files that the leases changed in the throwaway place."""
-    refused: tuple[str, ...] = ()
-    """Addresses that the server was not let reach."""
     per_lease: bool = False
     """Whether each lease had its own directory."""
 
@@ -159,7 +157,7 @@ def state_in(reference: Reference) -> str:
 def _written_elsewhere(visit: Visit, reference: Reference) -> str:
     """Describe a file that a tool writes outside every place that the entry names; empty where there is none."""
     for name, answer in unanswered(visit, reference).items():
-        if (refusal := _REFUSED_BY_US.search(answer.text)) and refusal[2] not in visit.refused:
+        if refusal := _REFUSED_BY_US.search(answer.text):
             return (
                 f"{name} writes {refusal[2]}, a file that all its processes share: name a place for it in env or args"
             )
@@ -177,8 +175,7 @@ def _doubt(visit: Visit, reference: Reference) -> str:
     if silent := unanswered(visit, reference):
         name, answer = next(iter(silent.items()))
         more = f" (and {len(silent) - 1} more tools likewise)" if len(silent) > 1 else ""
-        outside = f" (it was not let reach {_names(visit.refused)})" if visit.refused else ""
-        return f"{name} was answered with {answer}{more}; that shows nothing{outside}"
+        return f"{name} was answered with {answer}{more}; that shows nothing"
     return ""
 
 

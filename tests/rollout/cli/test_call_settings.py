@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ConfigError
 from rollout.contract.calls import Call, Turn
 from rollout.contract.play import Play
-from rollout.doctor.call_option import check_call_options
+from rollout.doctor.examination import Options
+from rollout.doctor.examine import examine
 from rollout.doctor.plan import CallOption
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.harness import ListedTask
@@ -43,11 +43,11 @@ def test_call(tmp_path: Path, arguments: str, status: int) -> None:
     assert (done.returncode, "[5]" == done.stdout.strip()) == (status, status == 0), done
 
 
-async def test_the_doctor_sends_what_the_user_asks_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arguments", "refused"), [("as_sent", False), ("checked", True)])
+async def test_the_doctor_sends_what_the_user_asks_for(tmp_path: Path, arguments: str, refused: bool) -> None:
     option = CallOption(server="world", tool="echo", arguments=REFUSED_BY_THE_SCHEMA)
-    await check_call_options(environment(tmp_path, "as_sent"), [option], source="here")
-    with pytest.raises(ConfigError, match="schema refuses the arguments"):
-        await check_call_options(environment(tmp_path, "checked"), [option], source="here")
+    (report,) = await examine(environment(tmp_path, arguments), Options(call_options=(option,), hang_timeout_s=0.2))
+    assert any(note.startswith("not called, echo: text") for note in report.notes) is refused, report.notes
 
 
 @pytest.mark.parametrize(("arguments", "misfits"), [("as_sent", 0), ("checked", 1)])

@@ -16,7 +16,6 @@ from clock import Clock
 from gateway import GatewayConfig
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
-from rollout.doctor.permission import addresses_in
 from rollout.doctor.plan import CallOption
 from rollout.doctor.report import IsolationVerdict, Latency, ServerReport, Verdict
 
@@ -200,21 +199,21 @@ async def test_a_server_whose_world_is_elsewhere_is_read_and_is_written_to_where
         assert (report.refused, report.withheld, state.exists()) == ((address,), {"put": "it may write"}, False)
         assert report.touches == "any address, by tools annotated read-only" and report.fit is None
         assert report.to_know == (f"--writes-to {address}",)
-        named = {"writes_to": (address,), "addresses": addresses_in([address], [])}
-        report = await report_on(entry, **named)
+        report = await report_on(entry, writes_to=(address,))
         assert isolation(report) == {"shared": "leaks", "process": "leaks"} and report.refused == ()
         assert report.touches == f"what --writes-to names: {address}" and "probe" in state.read_text()
 
 
-async def test_on_a_system_that_cannot_confine_it_a_server_on_copies_is_not_written_to_unless_they_are_named(
+async def test_on_a_system_that_cannot_confine_it_a_server_on_copies_is_not_written_to_unless_all_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rollout.doctor.throwaway.unconfined", lambda: True)
+    monkeypatch.setattr("rollout.doctor.examination.unconfined", lambda: True)
     state = tmp_path / "state"
     state.write_text("mine")
     report = await report_on(stdio(str(state), "cell"))
-    assert report.withheld == {"put": "it may write"} and report.to_know == (f"--writes-to {state}",)
-    report = await report_on(stdio(str(state), "cell"), writes_to=(str(tmp_path),))
+    assert report.withheld == {"put": "it may write"} and report.to_know == ("--writes-to /",)
+    report = await report_on(stdio(str(state), "cell"), writes_to=("/",))
     assert report.verdict is Verdict.LEASE_DIR and state.read_text() == "mine"
 
 
