@@ -27,20 +27,17 @@ def proxy_of(url: str) -> str:
 
 def _names(entry: str, url: str, host: str) -> bool:
     """Whether an entry of NO_PROXY names a URL: `*`, a network, an address, or a name, which has its subdomains (alone,
-    with `.` or `*.` before it), and perhaps a port or a scheme."""
-    scheme, _, rest = entry.rpartition("://")
+    with `.` or `*.` before it), and perhaps a port."""
     try:
-        if not scheme and is_address(host):
-            return ip_address(host) in ip_network(rest.replace("[", "").replace("]", ""), strict=False)
+        if is_address(host):
+            return entry == "*" or ip_address(host) in ip_network(entry.replace("[", "").replace("]", ""), strict=False)
     except ValueError:
         pass  # no network
     try:
-        found, asked = urlsplit(f"//{rest}"), urlsplit(url)
+        found, asked = urlsplit(f"//{entry}"), urlsplit(url)
         name, port = (found.hostname or "").removeprefix("*"), found.port
     except ValueError:
         return False
-    if scheme not in ("", "all", asked.scheme) or port not in (None, asked.port or _PORTS.get(asked.scheme)):
+    if port not in (None, asked.port or _PORTS.get(asked.scheme)):
         return False
-    if name.startswith("."):
-        return host.endswith(name)
-    return entry == "*" or host == name or (not scheme and name != "" and host.endswith(f".{name}"))
+    return entry == "*" or (name != "" and (host == name or host.endswith(f".{name.removeprefix('.')}")))

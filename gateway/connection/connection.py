@@ -6,7 +6,6 @@ lives as long as the connection; all other tasks only await `call`.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -37,9 +36,6 @@ from gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDef
 
 log = structlog.get_logger(__name__)
 
-_PROBE_S = 9.0
-"""How long a program that has read `server/discover` may be silent before it is started again: mcp waits for 10 s, and
-then sends `initialize` to the same process."""
 _CLIENT_INFO = mcp.Implementation(name="mcp-rollout", version=version("mcp-rollout"))
 
 
@@ -145,7 +141,6 @@ class Connection:
         self._error: GatewayError | ConfigError | None = None
         self._scope = anyio.CancelScope()
         self._abandoned: str | None = None
-        self._negotiated = False
         self._begin()
 
     def _begin(self) -> None:
@@ -248,30 +243,22 @@ class Connection:
             self.done.set()
 
     async def _start(self, scope: anyio.CancelScope, began: float) -> None:
-        """As `_hold`; a program that ends or is silent where `initialize` is not its first message is started again."""
-        mode, half_s = self.protocol.mode, self.config.start_timeout_s / 2
-        if mode != "auto" or self.config.kind is not Kind.STDIO or self.config.era is not None:
+        """As `_hold`; a program that ends where `initialize` is not its first message is started again."""
+        mode = self.protocol.mode
+        probes = mode == "auto" and self.config.kind is Kind.STDIO and self.config.era is None
+        try:
             return await self._hold(scope, began, mode)
-        with anyio.CancelScope() as probing:
-            end_if_silent = asyncio.get_running_loop().call_later(
-                min(_PROBE_S, half_s), lambda: self._link.is_silent() and probing.cancel()
-            )
-            try:
-                return await self._hold(scope, began, mode)
-            except Exception as error:  # boundary: what mcp makes of a program that has ended
-                # In less than half of the time, so that a program that always ends has its own reason to do so again.
-                in_time = anyio.current_time() - began < half_s
-                if self._negotiated or not in_time or not ended_at_probe(error, self._link):
-                    raise
-            finally:
-                end_if_silent.cancel()
+        except Exception as error:  # boundary: what mcp makes of a program that has ended
+            # In less than half of the time, so that a program that always ends has its own reason to do so again.
+            in_time = anyio.current_time() - began < self.config.start_timeout_s / 2
+            if not probes or self._link.handshake_done or not in_time or not ended_at_probe(error, self._link):
+                raise
         log.info("connection.started_again", server=self.server, remedy="era: handshake in its entry saves one start")
         self._begin()
         await self._hold(scope, began, "legacy")
 
     async def _hold(self, scope: anyio.CancelScope, began: float, mode: str) -> None:
         async with self._client(mode) as client:
-            self._negotiated = True
             if self.config.era == "modern" and client.session.discover_result is None:
                 raise ServerUnavailable("it has no server/discover, and its entry has era: modern", server=self.server)
             # A lease is asked for over HTTP; a process that claims to serve worlds is a server like any other.

@@ -120,7 +120,7 @@ def not_in_time(server: str, config: ServerConfig, link: Link, abandoned: str | 
     if exhausted := link.exhausted or link.out_of_memory():
         bound = f"{bound}: {exhausted}, the limit in its entry"
         return ConnectTimeout(link.describe(bound), server=server)
-    remedy = "check the command by hand, or raise start_timeout_s"
+    remedy = "check the command by hand, raise start_timeout_s, or try era: handshake"
     return ConnectTimeout(link.describe(bound), server=server, remedy=remedy)
 
 

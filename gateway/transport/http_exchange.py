@@ -4,6 +4,7 @@ redirects, its cookies."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from http.cookiejar import CookieJar
 from typing import Any
 
@@ -46,7 +47,7 @@ class Requests:
         self.url = self._address.url
         self._session: dict[str, str] = {}
         self._heads: dict[tuple[str, str, str | None, tuple[tuple[str, str], ...]], bytes] = {}
-        self._origins: dict[str, Origin] = {}
+        self.origin = lru_cache(maxsize=_MOST_HEADS)(self._origin)  # of a server's making, where it redirects
 
     @property
     def session_id(self) -> str:
@@ -111,16 +112,10 @@ class Requests:
         self.cookies.extract_cookies(httpx2.Response(answer.status, headers=answer.headers, request=request))
         self._heads.clear()
 
-    def origin(self, url: str) -> Origin:
+    def _origin(self, url: str) -> Origin:
         """Where a request to this URL goes."""
-        found = self._origins.get(url)
-        if found is None:
-            if len(self._origins) >= _MOST_HEADS:  # of a server's making, where it redirects
-                self._origins.clear()
-            proxy = "" if self._direct else proxy_of(url)
-            reached = place(httpx2.URL(url))
-            found = self._origins[url] = Origin(self.url, *reached, proxy_at(proxy) if proxy else None)
-        return found
+        proxy = "" if self._direct else proxy_of(url)
+        return Origin(self.url, *place(httpx2.URL(url)), proxy_at(proxy) if proxy else None)
 
 
 class BoundedCookies(CookieJar):

@@ -41,8 +41,6 @@ class LineCalls(OwnChannel):
         self._server, self._link, self._limit = server, link, limit
         self.inbox = Inbox[SessionMessage]()
         self.outbox = Outbox(link, 4 * limit)
-        self.has_answered = False
-        """Whether the server has answered a request."""
         self._waiting: dict[int, asyncio.Future[Json]] = {}
         """For the responses, by the number of the request."""
         self._answered: dict[int, int] = {}
@@ -106,7 +104,6 @@ class LineCalls(OwnChannel):
         number = answered_id(message)
         if not isinstance(number, int):
             return False
-        self.has_answered = True
         future = self._waiting.pop(number, None)
         if future is None:
             if self._answered.get(number, hash(line)) != hash(line):

@@ -88,8 +88,6 @@ class Link:
         """The class of error that explains a failed start."""
         self.stderr_tail: Callable[[], str] = str
         """The last lines of the server's standard error, redacted."""
-        self.is_silent: Callable[[], bool] = bool
-        """Whether the server has read all that was sent, and answered nothing yet."""
         self.out_of_memory: Callable[[], str] = str
         """Half a sentence where the running process has no memory left; empty elsewhere."""
         self.channel: Channel

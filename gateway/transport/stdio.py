@@ -8,13 +8,10 @@ and lets no child outlive this process. It works with callbacks instead of tasks
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import signal
-import stat
 import sys
-import termios
 from collections import deque
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +69,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._reading = self._end_after_lines = False
         self._last_words: asyncio.TimerHandle | None = None
         link.stderr_tail = self._tail
-        link.out_of_memory, link.is_silent = self._out_of_memory, self._is_silent
+        link.out_of_memory = self._out_of_memory
 
     async def __aenter__(self) -> tuple[Inbox[SessionMessage], Outbox]:
         self._check_directory()
@@ -214,14 +211,6 @@ class StdioTransport(asyncio.SubprocessProtocol):
         if process is None or self._exited.is_set():
             return ""
         return out_of_memory(self._config.max_memory_mb, process.get_pid(), bytes(self._stderr))
-
-    def _is_silent(self) -> bool:
-        pipe = self._calls.outbox.pipe
-        if sys.platform != "linux" or pipe is None or pipe.is_closing() or self._calls.has_answered:
-            return False
-        end = pipe.get_extra_info("socket") or pipe.get_extra_info("pipe")
-        is_socket = stat.S_ISSOCK(os.fstat(end.fileno()).st_mode)
-        return not any(fcntl.ioctl(end, termios.TIOCOUTQ if is_socket else termios.FIONREAD, bytes(4)))
 
     async def _shut_down(self) -> None:
         """Close stdin, then SIGTERM, then SIGKILL; within `close_timeout_s` and what the kernel needs to kill."""
