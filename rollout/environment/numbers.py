@@ -1,57 +1,61 @@
 # ruff: noqa: RUF001
 # Signs that look alike are what this is about.
-"""Read a number as people and models write it; docs/write.md has the table of what is one and what is ambiguous."""
+"""Read a number as people and models write it; docs/write.md has the table of what is one and what is ambiguous.
+
+In a text, a number is what stands alone between words and marks: "2 + 3", "3, 4" and "3-5" are not numbers.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
 
 _PUNCTUATION = ".,;:!?\"'`*$ "
+_LEFT, _RIGHT = ".,;:!?\"'`$ ([{~#&\\—", ".,;:!?\"'`$ ([{)]}~°/&\\—-"
+"""What may stand before and behind a number within a text."""
 _LONGEST = 1000
-"""Characters of a number: Python takes quadratic time for those of its digits."""
-_NEAR = 10_000
-"""Characters around the last digit of a text in which its last number is looked for first."""
-_CONTEXT = 40
-"""Characters before a number that decide whether it stands for itself."""
+"""Characters of a number, and around the last digit of a text: Python takes quadratic time for those of a number."""
+_OPERATOR = "√"
+"""Stands for each function, operator and word which makes something else of the number that it touches."""
 _SIGNS = str.maketrans("−‐–⁄∕‘’“”٫", "---//''\"\".")
 _SCRIPTS = re.compile("([⁰¹²³⁴-⁹⁺⁻]+)|([₀-₉]+)|(?<=\\d)(?=[¼-¾⅐-⅞])|−\\s+(?=[\\d.])")
-_SEPARATORS = re.compile(r"(?<=\d)(?:[\u00a0\u2006-\u200a\u202f٬]|\\,)(?=\d{3}(?!\d))")
-_MARKUP = re.compile(r"\\!|\\(?=[%$])|\{(?=,\})|(?<=\{,)\}")
-_TAG = re.compile(r"</?[A-Za-z][\w-]*>")
-_FRACTION = re.compile(r"(?:([-−+])\s?)?\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
-_LAST_DIGIT = re.compile(r"[\d¼-¾⅐-⅞](?=[^\d¼-¾⅐-⅞]*\Z)")
+_DIGIT = re.compile(r"[\d¼-¾⅐-⅞]")
+_TYPESET = {
+    r"(?<=\d)(?:[\u00a0\u2006-\u200a\u202f٬]|\\,)(?=\d{3}(?!\d))": "'",
+    r"\n[>*\s]*": " | ",
+    r"(?<![\w)\]}*])\*++(?=\S)|(?<=\S)\*++(?![\w(+-])": "",  # **bold**
+    r"\\!|\\(?=[%$])|\{(?=,\})|(?<=\{,)\}|\^\{?\\circ\}?": "",
+    r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}": r" \1 ",
+    r"([-−+]?)\s?\\[dt]?frac\{(-?\d+)\}\{(\d+)\}": r" \1\2/\3",
+    r"\\(?:times|cdot)(?![a-z])": "×",
+    r"\\(?:[dt]?frac|[dt]?binom|sqrt|pm|[lgn]eq?|div|pi|infty?|log|ln)(?![a-z])": _OPERATOR,
+}
+_SPOKEN = {
+    r"\s?\bper ?cent\b": "%",
+    r"\b(?:minus|negative) (?=[\d.])|(?<=[=≈(] )- (?=[\d.])": "-",
+    r"(?<=\d) ?x ?(?=\d)": "×",
+    r"\b(?:hundred|thousand|million|billion|trillion|inf(?:inity)?)\b": _OPERATOR,
+}
+_APART = re.compile(
+    r"""</?[a-z][\w-]*>|\|\s|\s\||\#{2,}|[-=]+>|[→⇒≈]|(?<![<>!≤≥])=|(?<=\S)[.:!?]\s|[)\]}]\s(?![-+*/^×÷·<>≤≥√])
+    |[^\W\d_]{2,}-\d\w*|(?<![^\W_])[^\W\d_]\w*\d\w*            # COVID-19, H2O
+    |(?<![^\W_])[^\W\d_xyzn]{1,3}\^\{?-?\d\}?                  # m^2
+    |[^\W\d_]{2,}+(?![-+.,_^]?\d)                              # a word, also of 5km
+    |(?<![^\W\d_])(?<![-+*/^×÷·<>≤≥√{])(?<![-+*/^×÷·<>≤≥√]\s)  # a letter, but x in 3x and in x > 3
+    (?:(?<!\d)[^\W\d_]|[^\W\d_xyzabenkπi])(?![^\W_]|\s?[-+*^×÷·<>≤≥√]|/\d)""",
+    re.VERBOSE,
+)
 _NUMBER = re.compile(
-    r"""(?<![^\W_])(?<![^\W\d_][-+*/^])  # not within a word: H2O, COVID-19, x+3
-    (?:(?P<sign>[-+](?P<gap>\s)?|(?:minus|negative)\s))?
-    (?:(?P<money>[$€£¥₹₩₽])\s?(?P<inner>[-+])?)?
-    (?:(?P<whole>\d++)\s(?=\d+\s?/\s?\d))?
-    (?P<digits>(?:(?<![\w.)\]])[.,])?\d++(?:[.,'_]\d++)*+)
-    (?:\s?/\s?(?P<under>\d++)|e(?P<e>[-+]?\d{1,4})(?!\w)
-      |(?:\s?(?P<times>[x×*·⋅]|\\times|\\cdot)\s?10)?(?:\^|\*\*)(?P<open>\{)?(?P<power>[-+]?\d{1,4})(?!\w)(?(open)\}))?
-    (?:\s?(?P<unit>%|‰|percent\b|per\scent\b|[€£¥₹₩₽]))?""",
+    r"""(?P<sign>[-+])?(?:(?P<money>[$€£¥₹₩₽])\s?(?P<inner>[-+])?)?
+    (?:(?P<whole>\d+)\s(?=\d+\s?/))?(?P<digits>[.,]?\d+(?:[.,'_]\d+)*)
+    (?:\s?/\s?(?P<under>\d+)|e(?P<e>[-+]?\d{1,4})|(?:\s?(?P<times>[×*·⋅])\s?10)?(?:\^|\*\*)\{?(?P<power>[-+]?\d{1,4})\}?)?
+    (?:\s?(?P<unit>[%‰€£¥₹₩₽]))?""",
     re.VERBOSE,
 )
 _PLAIN = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 _GROUPED = re.compile(r"((?!0)\d{1,3}([,.'_])\d{3}(?:\2\d{3})*)(?:([.,])(\d+))?")
-_BEFORE = re.compile(
-    r"""(?:[^\W_](?:[.,]|_\{?)|\d:|\d\s:\s                             # fig.5, x_5, 3:30
-    |\d\s?(?:[-+/^×÷·⋅—]|\\(?:times|cdot|div))\s?|[\d)]\*\*?|\d\s\*\s|[)\]}][-+/^]  # 2/3, 2*3
-    |[√∛±^≤≥≠]\s?\{?|[\w)]\s?[<>]=?\s?|\}\{|\\(?:sqrt|pm|[lgn]eq?)\s?\{?             # x > 3
-    )$""",
-    re.VERBOSE,
-)
-_AFTER = re.compile(
-    r"""\s?(?:[\^÷×·⋅√]|\\(?:times|cdot|sqrt|pi|div)|/\s?[\d(]|[-+*/]\s?[xyzn]\b)|\*\w|[xyzabenkπi]\b
-    |\s?(?:hundred|thousand|million|billion|trillion)\b|[,;]\s?[-+]?(?:∞|\\?inf)""",
-    re.VERBOSE,
-)
-_OPERAND = re.compile(r"\d\s?$|[)\]}]$")
-_ITEM_BEFORE, _ITEM_AFTER = re.compile(r"(?:\d|∞|inf|infty)\s?[,;]\s?$"), re.compile(r"\s?(?:\\right)?\\?[)\]}\[]")
-_GROUP_BEFORE, _GROUP = re.compile(r"(?<![\d.,])\d{1,3}\s$"), re.compile(r"\d{3}(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,86 +73,66 @@ def plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", marked).translate(_SIGNS).casefold().split())
 
 
-def bare(text: str) -> str:
-    """The text without punctuation around it; the point, separators and ellipsis of a number are no punctuation."""
-    left = text.lstrip(_PUNCTUATION)
-    inner, head = left.rstrip(_PUNCTUATION), text[: len(text) - len(left)]
+def bare(text: str, before: str = _PUNCTUATION, after: str = _PUNCTUATION) -> str:
+    """The text without what is around it; the point, separators and ellipsis of a number are no punctuation."""
+    left = text.lstrip(before)
+    inner, head = left.rstrip(after), text[: len(text) - len(left)]
     if inner[:1].isdigit() and head[-1:] in (".", ",") and head[-2:] != "..":
         inner = head[-1] + inner
     return inner + "..." if inner[-1:].isdigit() and left[len(inner) :].startswith("..") else inner
 
 
-def _spelt(text: str) -> str:
-    """The text in the form that `_NUMBER` reads."""
-    # A space before it: 1\frac{1}{2} is 1 1/2. With two signs it stays as it is, which nothing reads.
-    found = _FRACTION.sub(_fraction, _MARKUP.sub("", _SEPARATORS.sub("'", text)))
-    return plain(found)
-
-
-def _fraction(found: re.Match[str]) -> str:
-    sign, over, under = found.groups()
-    return found[0] if sign and over.startswith("-") else f"{sign or ' '}{over}/{under}"
-
-
 def whole_number(text: str) -> Number | None:
     """The number that the text is; None if it is not one, or could be read in several ways."""
-    if len(text := text.strip()) > 2 * _LONGEST:
-        return None
-    found = _NUMBER.fullmatch(bare(_spelt(text)))
-    return None if found is None or found["gap"] else _read(found)
+    text = text.strip()
+    return None if len(text) > _LONGEST else _read(bare(_spelt(text)))
 
 
 def last_number(text: str) -> Number | None:
     """The last number in the text; None without one, and if that one is ambiguous or a part of something else."""
-    last = _LAST_DIGIT.search(text)
+    last = _DIGIT.search(text[::-1])
     if last is None:
         return None
-    for start in (max(0, last.start() - _NEAR), 0):
-        end = _spelt(_TAG.sub(" ", text[start : last.end() + _NEAR]))
-        found = next(iter(deque(_NUMBER.finditer(end), maxlen=1)), None)
-        if found is not None and (not start or found.start() > _NEAR / 2 or len(found[0]) > _LONGEST):
-            return None if _is_part(found, end) else _read(found)
-    return None
+    at = len(text) - last.end()
+    start = max(0, at - _LONGEST)
+    # What is cut off may touch the number.
+    parts = _APART.split(_spelt((_OPERATOR if start else "\n") + text[start : at + _LONGEST]))
+    return _read(bare(next((part for part in reversed(parts) if _DIGIT.search(part)), ""), _LEFT, _RIGHT))
 
 
-def _is_part(found: re.Match[str], text: str) -> bool:
-    """Whether a number in a text belongs to something larger: an expression, a range, a list in brackets, a date."""
-    before, end = text[max(0, found.start() - _CONTEXT) : found.start()], found.end()
-    signed = _OPERAND.search(before) or (found["gap"] and not before.rstrip().endswith(("=", "≈", "(")))
-    return bool(
-        _BEFORE.search(before)
-        or _AFTER.match(text, end)
-        or (found["sign"] and signed)
-        or (_ITEM_BEFORE.search(before) and _ITEM_AFTER.match(text, end))
-        or (_GROUP_BEFORE.search(before) and _GROUP.match(text, found.start("digits")))
-        or ("." in found["digits"] and text.startswith("..", end))
-    )
+def _spelt(text: str) -> str:
+    """The text in the form that `_NUMBER` reads."""
+    for pattern, meaning in _TYPESET.items():
+        text = re.sub(pattern, meaning, text)
+    text = plain(text)
+    for pattern, meaning in _SPOKEN.items():
+        text = re.sub(pattern, meaning, text)
+    return text
 
 
-def _read(found: re.Match[str]) -> Number | None:
-    digits, is_power = _decimal(found["digits"]), found["power"] and not found["times"]
-    if digits is None or (is_power and digits != "10") or (found["sign"] and found["inner"]):
+def _read(text: str) -> Number | None:
+    found = _NUMBER.fullmatch(text)
+    digits = _decimal(found["digits"]) if found else None
+    if found is None or digits is None or (found["sign"] and found["inner"]):
         return None
-    if is_power:
-        digits = "1"
-    value = Fraction(f"{digits}e{found['e'] or found['power'] or 0}")
-    if under := found["under"]:
-        if len(under) > _LONGEST or not int(under):
+    if found["power"] and not found["times"]:
+        if digits != "10":
             return None
-        value /= int(under)
-        if found["whole"]:  # 1 1/2
-            if value >= 1 or len(found["whole"]) > _LONGEST:
-                return None
-            value += int(found["whole"])
-    negative = (found["sign"] or found["inner"] or "+") != "+"
-    unit = (found["unit"] or found["money"] or "").replace("$", "")
-    return Number(-value if negative else value, "%" if unit.startswith("per") else unit)
+        digits = "1"
+    under = int(found["under"] or 1)
+    if not under:
+        return None
+    value = Fraction(f"{digits}e{found['e'] or found['power'] or 0}") / under
+    if found["whole"]:  # 1 1/2
+        if value >= 1:
+            return None
+        value += int(found["whole"])
+    negative = "-" in (found["sign"], found["inner"])
+    return Number(-value if negative else value, (found["unit"] or found["money"] or "").replace("$", ""))
 
 
 def _decimal(written: str) -> str | None:
     """The digits with a decimal point and without separators of groups; None if they can be read in several ways."""
-    if len(written) > _LONGEST:
-        return None
     if _PLAIN.fullmatch(written):
         return written
     found = _GROUPED.fullmatch(written)
