@@ -76,11 +76,7 @@ def check_env(
 
 async def _examined(loaded: Environment, options: Options) -> Report:
     async with shown_steps(f"check-env {loaded.name}", every_s=_PROGRESS_S) as doing:
-        try:
-            return await check_environment(loaded, options, progress=doing)
-        except ConfigError as error:  # raised after the task group, which would wrap it
-            found = error
-    raise found
+        return await check_environment(loaded, options, progress=doing)
 
 
 def _try_out(loaded: Environment, as_json: bool) -> int:

@@ -52,9 +52,6 @@ from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, TokenIds, file_digest
 from rollout.trace.store import TraceStore, read_traces
 
-_IDLE_S = 60.0
-"""Seconds after which no further world is examined without a turn."""
-
 app = typer.Typer(add_completion=False)
 
 
@@ -296,16 +293,11 @@ async def _play(
         idle: dict[str, IdleWorlds] = {}
         # A cassette has trajectories only: worlds that nobody plays are neither recorded nor to be found there.
         if todo and recorder is None and replay is None:
-            async with shown_steps(", ".join(gateways), every_s=progress_every) as doing:
+            async with shown_steps("worlds without a turn", every_s=progress_every):
                 for environment in environments:
-                    tasks = [job.task for job in jobs if job.row[0] == environment.name and not job.origin.sample]
-                    idle[environment.name] = await idle_worlds(
-                        environment,
-                        gateways[environment.name],
-                        tasks,
-                        seconds=_IDLE_S,
-                        progress=lambda done, total: doing(f"worlds without a turn, {done} of {total}"),
-                    )
+                    name = environment.name
+                    tasks = [job.task for job in jobs if job.row[0] == name and not job.origin.sample]
+                    idle[name] = await idle_worlds(environment, gateways[name], tasks)
 
         def finished(trace: Trace) -> None:
             outcomes.append(Outcome.of(trace))

@@ -148,13 +148,8 @@ async def setups(setup: CheckSetup) -> str:
             setup.unprepared.append(str(problem))
         except GatewayError:  # of the reset, or of a server that ended: the clauses that play the task say so
             pass
-    setup.idle = await idle_worlds(
-        setup.environment,
-        setup.gateway,
-        setup.others,
-        seconds=_WORLDS_S,
-        progress=lambda done, total: setup.progress(f"{Clause.TASKS}, {done} of {total} worlds"),
-    )
+    setup.progress(f"{Clause.TASKS}: worlds of the other {len(setup.others)}")
+    setup.idle = await idle_worlds(setup.environment, setup.gateway, setup.others, seconds=_WORLDS_S)
     if failed := [*setup.unprepared, *setup.idle.unprepared]:
         raise ClauseFailed("\n".join(first_of(failed)), remedy=_PREPARE)
     return "all prepared"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -27,8 +27,8 @@ from rollout.tokens.chatml import ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 
-_WORLDS = 16
-"""Worlds at a time that are examined without a turn."""
+_WORLDS, IDLE_S = 16, 60.0
+"""Worlds at a time that are examined without a turn, and seconds after which no further one is."""
 MOST_BYTES = 1 << 24
 """Of a trajectory, whose tokens are bytes."""
 
@@ -83,39 +83,36 @@ class IdleWorlds:
 
 
 async def idle_worlds(
-    environment: Environment,
-    gateway: Gateway,
-    tasks: Sequence[ListedTask | Task],
-    *,
-    seconds: float,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    environment: Environment, gateway: Gateway, tasks: Sequence[ListedTask | Task], *, seconds: float = IDLE_S
 ) -> IdleWorlds:
     """Make the calls of each task's `setup` and `check` once, in a world of its own.
 
     Args:
         seconds: after which no further world is begun; each is bounded by the environment's own limits of time.
-        progress: takes the number of tasks that are done, and of all that have calls.
     """
     having = [number for number, task in enumerate(tasks) if task.setup or task.check]
-    apart, ends_at = _tools_apart(environment, gateway), anyio.current_time() + seconds
-    found = IdleWorlds(left=len(having))
+    found, ends_at = IdleWorlds(left=len(having)), anyio.current_time() + seconds
+    apart = _tools_apart(environment, gateway)
     todo = iter([n for n in having if {call.name for call in (*tasks[n].setup, *tasks[n].check)} <= apart])
 
     async def examine_next() -> None:
         for number in todo:  # one iterator for all, so that each is taken once
             if anyio.current_time() > ends_at:
                 return
-            task, id_ = tasks[number], f"check-{uuid4().hex}"
+            task = tasks[number]
             try:
-                async with gateway.lease(trajectory=id_, task=task.task, seed=task.seed) as session:
-                    if await _is_prepared(session, task, found) and task.check:
-                        found.checked += 1
-                        if all(each.holds for each in await examine(session, task.check)):
-                            found.held.append(number)
-            except GatewayError:  # of a world that broke, which a trajectory of the task tells, too
-                continue
+                async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=task.task, seed=task.seed) as session:
+                    await prepare(session, task.setup, where=place(task))
+                    holds = [each.holds for each in await examine(session, task.check)]
+            except GatewayError as error:  # a trajectory of the task would tell of a world that broke, too
+                if not isinstance(error, HarnessError) or error.role is not None:
+                    continue
+                found.unprepared.append(error.problem)
+            else:
+                found.checked += bool(holds)
+                if holds and all(holds):
+                    found.held.append(number)
             found.left -= 1
-            progress(len(having) - found.left, len(having))
 
     async with anyio.create_task_group() as group:
         for _ in range(_WORLDS):
@@ -125,15 +122,6 @@ async def idle_worlds(
     return found
 
 
-async def _is_prepared(session: Session, task: ListedTask | Task, found: IdleWorlds) -> bool:
-    try:
-        await prepare(session, task.setup, where=place(task))
-    except HarnessError as error:
-        found.unprepared.append(error.problem)
-        return False
-    return True
-
-
 def place(task: ListedTask | Task) -> str:
     """Where a task is in its file; its name where it is in none."""
     return (task.where if isinstance(task, FileTask | Task) else "") or f"task {task.task!r}"
@@ -141,11 +129,14 @@ def place(task: ListedTask | Task) -> str:
 
 def _tools_apart(environment: Environment, gateway: Gateway) -> set[str]:
     """Exposed names of the tools whose calls in one trajectory change nothing for another."""
-    apart = set[str]()
-    for server, tools in gateway.catalogue.items():
-        is_own = environment.servers[server].scope is not Scope.SHARED or any(tool.role is Role.RESET for tool in tools)
-        apart |= {tool.exposed_name for tool in tools if is_own or tool.read_only}
-    return apart
+    return {
+        tool.exposed_name
+        for server, tools in gateway.catalogue.items()
+        for tool in tools
+        if tool.read_only
+        or environment.servers[server].scope is not Scope.SHARED
+        or any(each.role is Role.RESET for each in tools)
+    }
 
 
 def pays_for_checks_alone(environment: Environment, task: ListedTask | Task) -> bool:

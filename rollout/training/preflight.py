@@ -35,8 +35,6 @@ from rollout.training.settings import TrainingSettings
 from rollout.types import ModelTokens, Policy
 
 log = structlog.get_logger(__name__)
-_IDLE_S = 60.0
-"""Seconds after which no further world is examined without a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,8 @@ async def _check_environment(
 
 
 async def _warn_of_idle_rewards(environment: Environment, gateway: Gateway, rows: Sequence[Row]) -> None:
-    """Log the rows whose checks all hold before any turn and pay for that, of those examined in `_IDLE_S` seconds."""
-    idle = await idle_worlds(environment, gateway, [row.task for row in rows], seconds=_IDLE_S)
+    """Log the rows whose checks all hold before any turn and pay for that, of those examined in time."""
+    idle = await idle_worlds(environment, gateway, [row.task for row in rows])
     if idle.paid:
         first = f"{rows[idle.paid[0]].path}: row {rows[idle.paid[0]].number}"
         log.warning("checks hold before any turn", rows=len(idle.paid), of=idle.checked, left=idle.left, first=first)

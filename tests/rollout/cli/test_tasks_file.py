@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.errors import ConfigError, faults_of
+from gateway.errors import ConfigError, faults_of, innermost
 from rollout.cli.app import app
 from rollout.environment.config import environment_names, load_environment
 from rollout.environment.parquet import read_rows
@@ -74,9 +74,11 @@ def called(command: str, *arguments: Any, status: int = 0) -> Result:
 
 
 def refusal(command: str, *arguments: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises((ConfigError, ExceptionGroup)) as caught:
         called(command, *arguments)
-    return [str(fault) for fault in faults_of(caught.value)]
+    error = innermost(caught.value)  # as `main` prints it
+    assert isinstance(error, ConfigError)
+    return [str(fault) for fault in faults_of(error)]
 
 
 def test_all_rows_of_a_file_are_evaluated_without_an_environment() -> None:
