@@ -23,7 +23,6 @@ _DATA_SUFFIXES = frozenset(
     ".db .sqlite .sqlite3 .duckdb .json .jsonl .csv .tsv .txt .md .yaml .yml .parquet .xlsx".split()
 )
 _ASSIGNED = re.compile(r"-{0,2}\w[\w.-]*=")
-_LONGEST_TEXT = 10_000
 _IN_TEXT = re.compile(r"(?:(?<![\w./])~)?/[^\s\"'`,;:=()\[\]{}<>|&$?#]+")
 """An absolute path within a longer text, such as a shell's command, a list or a URL."""
 
@@ -66,16 +65,12 @@ def data_of(entry: ServerConfig) -> list[Data]:
     for text in dict.fromkeys(texts):
         if _is_data(path := _path_in(text), entry.cwd):
             found.append((text, path, True))
-        elif len(text) < _LONGEST_TEXT:
+        else:
             inside = dict.fromkeys(re.sub("^/+", "/", path) for path in _IN_TEXT.findall(text))
-            found += [(text, path, False) for path in inside if _is_there(path) and _is_data(path, entry.cwd)]
+            there = (path for path in inside if os.path.isfile(whole := _resolved(path, None)) or os.path.isdir(whole))
+            found += [(text, path, False) for path in there if _is_data(path, entry.cwd)]
     found += [(entry.cwd, entry.cwd, False)] if entry.cwd else []
     return [Data(text, path, _resolved(path, entry.cwd), whole) for text, path, whole in found]
-
-
-def _is_there(path: str) -> bool:
-    path = os.path.expanduser(path)
-    return os.path.isfile(path) or os.path.isdir(path)
 
 
 def _is_data(path: str, cwd: str | None) -> bool:

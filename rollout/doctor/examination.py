@@ -26,7 +26,7 @@ from rollout.doctor.advice import conclude, leaks, own_scope, shares_files
 from rollout.doctor.confined import ANY
 from rollout.doctor.fidelity import examine_tools, schema_problems
 from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
-from rollout.doctor.permission import addresses_in, is_named, paths_in, place_of, shown, writes_to
+from rollout.doctor.permission import granted, is_named, place_of, shown, writes_to
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
 from rollout.doctor.report import Latency, ServerReport
@@ -167,8 +167,7 @@ class Examination:
                 page_port=port,
                 word=self._word,
                 places=lease_places(self._config.servers.values()),
-                named=paths_in(named),
-                addresses=(ANY,) if self._reaches else addresses_in(named),
+                granted=(*granted(named), *([ANY] if self._reaches else [])),
             )
             reason = self._throwaway.prepare() or f"it reaches {', '.join(self._reaches)}"
             places = tuple(map(str, self._throwaway.left))
@@ -204,7 +203,7 @@ class Examination:
             first = await leases.enter_async_context(self._lease(gateway))
             script = self._script_for(first)
             self._begin(f"isolation, {scope}")
-            visit = Visit(scope=str(scope), script=script, per_lease=per_lease)
+            visit = Visit(scope=str(scope), script=script)
             with anyio.move_on_after(self._options.probe_timeout_s):
                 player, began = self._player(first, place), time.perf_counter()
                 await player.play(script.calls, visit.first)

@@ -36,14 +36,9 @@ def is_named(place: str, named: Sequence[str]) -> bool:
     return any(_covers(each, place) for each in named)
 
 
-def paths_in(named: Sequence[str]) -> tuple[str, ...]:
-    """The paths among what the user named, without links."""
-    return tuple(os.path.realpath(os.path.expanduser(each)) for each in named if _is_path(each))
-
-
-def addresses_in(named: Sequence[str]) -> tuple[str, ...]:
-    """The addresses among what the user named, as `confined` takes them: each IP of a host, and sockets."""
-    found = [*paths_in(named)]
+def granted(named: Sequence[str]) -> tuple[str, ...]:
+    """What the user named, as `confined` takes it: paths without links, and each IP of a host."""
+    found = [os.path.realpath(os.path.expanduser(each)) for each in named if _is_path(each)]
     for address in filter(None, map(_address, named)):
         with suppress(OSError):  # a host that is not known
             infos = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)

@@ -17,9 +17,9 @@ from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TypeVar
 
 from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
@@ -70,20 +70,17 @@ class Throwaway:
     """What arguments name; a file of this name is there from the beginning."""
     places: Mapping[Path, str]
     """What `lease_places` returned for the entries of the file."""
-    named: tuple[str, ...] = ()
-    """Paths that the user lets the server write to where they are."""
-    addresses: tuple[str, ...] = ()
-    """Addresses that it may reach, as `confined` takes them."""
+    granted: tuple[str, ...] = ()
+    """Paths that it may write to where they are, and addresses that it may reach, as `confined` takes them."""
     copies: list[Data] = field(default_factory=list[Data])
     left: dict[Path, str] = field(default_factory=dict[Path, str])
     """Data that the entry names and that cannot be copied, each with the reason. It stays where it is, and is not
     written to unless named."""
-    worlds: int = 0
 
     @property
     def alone(self) -> bool:
         """Whether all that it changes is in its places, so that each world is as the first one."""
-        return not self.named and not self.addresses
+        return not self.granted
 
     def refused(self) -> tuple[str, ...]:
         """The addresses that it was not let reach."""
@@ -128,9 +125,8 @@ class Throwaway:
 
     def world(self) -> tuple[ServerConfig, Path]:
         """The entry on a fresh copy of the template, and that copy."""
-        self.worlds += 1
-        place = self.root / f"world{self.worlds}"
-        shutil.copytree(self.template, place, symlinks=True)
+        place = Path(mkdtemp(prefix="world", dir=self.root))
+        shutil.copytree(self.template, place, symlinks=True, dirs_exist_ok=True)
         return self._placed(str(place), [str(place), *([LEASE_DIR] if names_lease_dir(self.entry) else [])]), place
 
     def per_lease(self) -> ServerConfig:
@@ -151,10 +147,10 @@ class Throwaway:
             "XDG_CACHE_HOME": f"{home}/.cache",
             "XDG_DATA_HOME": f"{home}/.local/share",
             "XDG_CONFIG_HOME": f"{home}/.config",
-            "XDG_STATE_HOME": f"{home}/.local/state",
             "PYTHONUSERBASE": str(real_home / ".local"),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        addresses = [each for each in self.granted if not each.startswith("/")]
         if self.launched:
             env |= {
                 "npm_config_cache": str(real_home / ".npm"),
@@ -162,7 +158,7 @@ class Throwaway:
                 "UV_TOOL_DIR": str(real_home / ".local/share/uv/tools"),
                 "UV_PYTHON_INSTALL_DIR": str(real_home / ".local/share/uv/python"),
             }
-            env |= {} if self.addresses else {"npm_config_offline": "true", "UV_OFFLINE": "1"}
+            env |= {} if addresses else {"npm_config_offline": "true", "UV_OFFLINE": "1"}
             writable = [*writable, *(str(real_home / cache) for cache in _CACHES)]
         if entry.cwd is None:
             # `python -m` finds modules in the working directory.
@@ -177,10 +173,10 @@ class Throwaway:
             "cwd": text(entry.cwd) if entry.cwd else f"{place}/{WORK}",
         }
         if not unconfined():
-            rules = ":".join([*writable, *self.named, *_DEVICES, *_shared_memory()])
-            page = [f"127.0.0.1 {self.page_port}"] if self.page_port else []
-            addresses = ANY if ANY in self.addresses else ",".join([*page, *self.addresses])
-            confine = ("-I", "-S", str(_CONFINED), rules, addresses, str(self.root / _RECORD), placed["command"])
+            paths = [each for each in self.granted if each.startswith("/")]
+            rules = ":".join([*writable, *paths, *_DEVICES, *_shared_memory()])
+            reached = ANY if ANY in addresses else ",".join([f"127.0.0.1 {self.page_port}", *self.granted])
+            confine = ("-I", "-S", str(_CONFINED), rules, reached, str(self.root / _RECORD), placed["command"])
             placed |= {"command": sys.executable, "args": (*confine, *placed["args"])}
         return entry.model_copy(update=placed)
 
@@ -230,7 +226,7 @@ def on_copies(config: AnyConfig) -> Generator[AnyConfig]:
         for index, (name, entry) in enumerate(config.servers.items()):
             if not why_not(entry):
                 root = Path(directory, str(index))
-                made = Throwaway(root=root, entry=entry, page_port=0, word="file", places=places, addresses=(ANY,))
+                made = Throwaway(root=root, entry=entry, page_port=0, word="file", places=places, granted=(ANY,))
                 made.prepare()
                 servers[name] = made.world()[0]
         yield config.model_copy(update={"servers": servers})
@@ -290,28 +286,20 @@ def _replaced(text: str, targets: Mapping[str, str]) -> str:
 
 def _copied(source: Path, target: Path) -> str:
     """Copy data. Returns why that is not possible, empty where it is."""
+    below = (Path(directory, name) for directory, _, names in os.walk(source) for name in names)
+    files = [source.resolve()] if source.is_file() else list(islice(below, _MOST_FILES + 1))
     try:
-        return _copy(source, target)
-    except shutil.Error as error:  # of a directory: source, target and reason of each failure
-        return f"its data cannot be copied: {error.args[0][0][2]}"
+        if len(files) > _MOST_FILES or sum(file.lstat().st_size for file in files) > _MOST_BYTES:
+            return f"{source} is too large to copy (more than {_MOST_BYTES >> 20} MiB or {_MOST_FILES} files)"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        elif files:
+            shutil.copy2(source, target)
     except OSError as error:
-        return f"its data cannot be copied: {error}"
-
-
-def _copy(source: Path, target: Path) -> str:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        size = files = 0
-        for directory, _, names in os.walk(source):
-            files += len(names)
-            size += sum(Path(directory, name).lstat().st_size for name in names)
-            if size > _MOST_BYTES or files > _MOST_FILES:
-                return f"{source} is too large to copy (more than {_MOST_BYTES >> 20} MiB or {_MOST_FILES} files)"
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
-    elif source.is_file():
-        if source.stat().st_size > _MOST_BYTES:
-            return f"{source} is too large to copy (more than {_MOST_BYTES >> 20} MiB)"
-        shutil.copy2(source, target)
+        # That of a directory has source, target and reason of each failure.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        return f"its data cannot be copied: {reason}"
     return ""
 
 

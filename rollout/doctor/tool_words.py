@@ -67,8 +67,6 @@ class Sort(StrEnum):
 class Hints:
     """What a server sent about a tool besides its definition; None for an annotation that it did not send."""
 
-    read_only: bool | None = None
-    destructive: bool | None = None
     open_world: bool | None = None
     trajectories: int = 0
     """How many trajectories the server declares to keep apart in one process (`TRAJECTORIES_META`)."""
@@ -84,13 +82,9 @@ class Hints:
         """The hints of one tool as its server sent it; what is not a boolean counts as not sent."""
         sent, meta = _object(raw.get("annotations")), _object(raw.get("_meta"))
         most = meta.get(TRAJECTORIES_META)
-        flags = [sent.get(name) for name in ("readOnlyHint", "destructiveHint", "openWorldHint")]
-        read_only, destructive, open_world = (flag if isinstance(flag, bool) else None for flag in flags)
+        flag = sent.get("openWorldHint")
         return cls(
-            read_only=read_only,
-            destructive=destructive,
-            open_world=open_world,
-            trajectories=most if isinstance(most, int) else 0,
+            open_world=flag if isinstance(flag, bool) else None, trajectories=most if isinstance(most, int) else 0
         )
 
 

@@ -39,8 +39,6 @@ class Visit:
     """What the third lease saw when it looked once more after `closing`, which is the second one's."""
     changed: tuple[str, ...] = ()
     """Files that the leases changed in the throwaway place."""
-    per_lease: bool = False
-    """Whether each lease had its own directory."""
 
     @property
     def runs(self) -> tuple[Run, Run, Run]:

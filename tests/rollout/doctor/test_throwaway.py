@@ -15,7 +15,7 @@ import pytest
 
 from gateway.config.models import ServerConfig
 from rollout.doctor.confined import abi
-from rollout.doctor.permission import addresses_in
+from rollout.doctor.permission import granted
 from rollout.doctor.throwaway import Throwaway, lease_places, why_not
 
 pytestmark = pytest.mark.skipif(abi() < 4, reason="needs Landlock with rules for the network (Linux 6.7)")
@@ -193,7 +193,7 @@ def test_an_address_that_it_tries_to_reach_is_refused_and_recorded_unless_it_is_
         done = result_of(made.world()[0])
         assert done.returncode == 1 and "ConnectionRefusedError" in done.stderr
         assert made.refused() == (address.format(port=port, outside=outside),)
-        made.addresses = addresses_in(made.refused())
+        made.granted = granted(made.refused())
         (made.root / "refused").unlink()
         result_of(made.world()[0])
         assert made.refused() == ()
