@@ -25,7 +25,7 @@ _DIGIT = re.compile(r"[\d¼-¾⅐-⅞]")
 _TYPESET = {
     r"(?<=\d)(?:[\u00a0\u2006-\u200a\u202f٬]|\\,)(?=\d{3}(?!\d))": "'",
     r"\n[>*\s]*": " | ",
-    r"(?<![\w)\]}*])\*++(?=\S)|(?<=\S)\*++(?![\w(+-])": "",  # **bold**
+    r"(?<![\w)\]}*])\*++(?=\S)|(?<=\S)\*++(?!\.?[\w(+-])": "",  # **bold**
     r"\\!|\\(?=[%$])|\{(?=,\})|(?<=\{,)\}|\^\{?\\circ\}?": "",
     r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}": r" \1 ",
     r"([-−+]?)\s?\\[dt]?frac\{(-?\d+)\}\{(\d+)\}": r" \1\2/\3",
@@ -33,18 +33,18 @@ _TYPESET = {
     r"\\(?:[dt]?frac|[dt]?binom|sqrt|pm|[lgn]eq?|div|pi|infty?|log|ln)(?![a-z])": _OPERATOR,
 }
 _SPOKEN = {
-    r"\s?\bper ?cent\b": "%",
+    r"\s?(?<![^\W\d_])per ?cent\b": "%",
     r"\b(?:minus|negative) (?=[\d.])|(?<=[=≈(] )- (?=[\d.])": "-",
     r"(?<=\d) ?x ?(?=\d)": "×",
-    r"\b(?:hundred|thousand|million|billion|trillion|inf(?:inity)?)\b": _OPERATOR,
+    r"(?<![^\W\d_])(?:hundred|thousand|million|billion|trillion|inf(?:inity)?)\b": _OPERATOR,
 }
 _APART = re.compile(
     r"""</?[a-z][\w-]*>|\|\s|\s\||\#{2,}|[-=]+>|[→⇒≈]|(?<![<>!≤≥])=|(?<=\S)[.:!?]\s|[)\]}]\s(?![-+*/^×÷·<>≤≥√])
-    |[^\W\d_]{2,}-\d\w*|(?<![^\W_])[^\W\d_]\w*\d\w*            # COVID-19, H2O
-    |(?<![^\W_])[^\W\d_xyzn]{1,3}\^\{?-?\d\}?                  # m^2
-    |[^\W\d_]{2,}+(?![-+.,_^]?\d)                              # a word, also of 5km
+    |(?:[^\W\d_]{2,}-|(?<![^\W_])[^\W\d_]\w*)\d\w*(?:[.,]\d+)*  # COVID-19, H2O, v1.25
+    |(?<![^\W_])[^\W\d_xyzn]{1,3}\^\{?-?\d\}?(?!\d)            # m^2
+    |[^\W\d_]{2,}+(?![-+.,_^]*\d)                              # a word, also of 5km
     |(?<![^\W\d_])(?<![-+*/^×÷·<>≤≥√{])(?<![-+*/^×÷·<>≤≥√]\s)  # a letter, but x in 3x and in x > 3
-    (?:(?<!\d)[^\W\d_]|[^\W\d_xyzabenkπi])(?![^\W_]|\s?[-+*^×÷·<>≤≥√]|/\d)""",
+    (?:(?<!\d)[^\W\d_]|[^\W\d_xyzabenkπi])(?![^\W_]|\s?[-+*^×÷·<>≤≥√]|[/.,]\d)""",
     re.VERBOSE,
 )
 _NUMBER = re.compile(
