@@ -102,7 +102,7 @@ class Throwaway:
             (self.template / WORK / packages.name).symlink_to(packages)
         for data in data_of(self.entry):
             copy = self.template / self.places[data.source]
-            if not (fault := _copied(data.source, copy)):
+            if data.source in self.copied or not (fault := _copied(data.source, copy)):
                 self.copies.append(data)
                 continue
             shutil.rmtree(copy, ignore_errors=True)
@@ -293,7 +293,7 @@ def _copied(source: Path, target: Path) -> str:
             return f"{source} is too large to copy (more than {_MOST_BYTES >> 20} MiB or {_MOST_FILES} files)"
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(source, target, symlinks=True)
         elif files:
             shutil.copy2(source, target)
     except OSError as error:

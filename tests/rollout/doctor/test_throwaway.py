@@ -257,11 +257,14 @@ def test_data_is_copied_wherever_an_entry_names_it(tmp_path: Path, text: str, ki
     assert made.own_directory((name,)).env == {"NOTES": text.format(f"${{lease.dir}}/{name}")}
 
 
-def test_the_working_directory_of_an_entry_is_copied(tmp_path: Path) -> None:
+def test_the_working_directory_of_an_entry_is_copied_also_if_an_argument_names_it(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "notes.db").write_text("mine")
-    made = throwaway(tmp_path, **python("open('notes.db', 'a').write('!')", cwd=str(tmp_path / "notes")))
+    (tmp_path / "notes" / "link").symlink_to(tmp_path)
+    notes = str(tmp_path / "notes")
+    made = throwaway(tmp_path, **python("open('notes.db', 'a').write('!')", f"--in={notes}", cwd=notes))
     entry, place = made.world()
     assert result_of(entry).returncode == 0 and (tmp_path / "notes" / "notes.db").read_text() == "mine"
     changes = made.own_directory(made.changed(place))
-    assert changes.cwd == "${lease.dir}/notes" and changes.data == {"notes": str(tmp_path / "notes")}
+    assert changes.cwd == "${lease.dir}/notes" and changes.args == {2: "--in=${lease.dir}/notes"}
+    assert changes.data == {"notes": str(tmp_path / "notes")}
