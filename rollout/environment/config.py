@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -213,7 +212,7 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
     is_path = str(name).endswith((".yaml", ".yml", *JSON_SUFFIXES))
     path = Path(name) if is_path else environment_file(str(name), directory)
     if not path.is_file():
-        raise ConfigError("no such file", file=path, remedy=_file_near(path) or "correct the path")
+        raise ConfigError("no such file", file=path, remedy="correct the path")
     if path.suffix in JSON_SUFFIXES:
         return _of_servers(path)
     raw = _beside(read_mapping(path), path)
@@ -286,22 +285,11 @@ def environment_file(name: str, directory: str | Path | None = None) -> Path:
     places = " or ".join(map(str, directories))
     known = sorted({found for each in directories for found in environment_names(each)})
     path = Path(name)
-    found = None if get_close_matches(name, known, n=1) else _file_near(path)
-    if found or path.suffix or len(path.parts) > 1:
+    if path.suffix or len(path.parts) > 1:
         problem = "is neither .json nor .yaml" if path.is_file() else "no such file, and no environment has this name"
-        raise ConfigError(problem, file=path, remedy=found or "check the path: an mcpServers file, or an environment's")
+        raise ConfigError(problem, file=path, remedy="check the path: an mcpServers file, or an environment's")
     remedy = near(name, known, f"environments in {places}") if known else f"{places} has none"
     raise ConfigError(f"unknown environment {name!r}", file=directories[0] / f"{name}.yaml", remedy=remedy)
-
-
-def _file_near(path: Path) -> str | None:
-    """The remedy for a file that does not exist, where one of a similar name does."""
-    try:
-        names = [each.name for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml", *JSON_SUFFIXES)]
-    except OSError:
-        return None
-    found = get_close_matches(path.name, names, n=1)
-    return f"did you mean {str(path.with_name(found[0]))!r}?" if found else None
 
 
 def _required_by_default(servers: Any) -> Any:

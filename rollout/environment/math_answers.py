@@ -8,6 +8,7 @@ numbers. So it runs in a process of its own, `python -m rollout.environment.math
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import resource
@@ -43,16 +44,19 @@ def _same_math(line: str, timeout_s: float) -> bool:
     timer.cancel()
     if not answer:
         _process.cache_clear()
-        process.kill()
-        with suppress(BrokenPipeError), process:
-            pass
+        _end(process)
     return answer == "true\n"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    with suppress(BrokenPipeError), process:
+        pass
 
 
 @cache
 def _process() -> subprocess.Popen[str]:
-    """The process, which ends when its input does."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "rollout.environment.math_answers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -60,6 +64,8 @@ def _process() -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
+    atexit.register(_end, process)
+    return process
 
 
 def _main() -> None:

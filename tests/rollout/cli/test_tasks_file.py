@@ -264,13 +264,12 @@ def test_no_world_that_all_trajectories_share_is_written_to_for_a_count() -> Non
 
 def test_a_path_that_does_not_exist_is_told_from_an_unknown_environment() -> None:
     for name, said in (
-        ("servers.jsn", "servers.jsn: no such file, and no environment has this name (did you mean 'servers.json'?)"),
-        ("server", "server: no such file, and no environment has this name (did you mean 'servers.json'?)"),
+        ("servers.jsn", "servers.jsn: no such file, and no environment has this name (check the path: an mcpServers"),
         (
             "no/where",
             "no/where: no such file, and no environment has this name (check the path: an mcpServers file, or",
         ),
-        ("sevrers.json", "sevrers.json: no such file (did you mean 'servers.json'?)"),
+        ("sevrers.json", "sevrers.json: no such file (correct the path)"),
         ("retial", "unknown environment 'retial' (did you mean 'retail'?)"),
     ):
         for command in (["run", name, "--engine", "none", "--out", "out"], ["check-env", name], ["tools", name]):
