@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
@@ -11,9 +12,10 @@ from mcp.client.session import ClientSession
 from pydantic_core import to_json
 
 from gateway.connection.relay import ErrorAnswer, Json
+from gateway.transport.delivery import GatewayAnswer
 from gateway.types import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
 
-_MAX_PAGES = 100
+MAX_PAGES = 100
 
 
 async def fetch(
@@ -58,6 +60,10 @@ class _Page(Protocol):
 P = TypeVar("P", bound=_Page | Json)
 
 
+class TooLong(ValueError):
+    """A list has more than is read of it."""
+
+
 async def pages(ask: Callable[[Json], Awaitable[P]], most_bytes: int) -> AsyncGenerator[P]:
     """The pages of a list, which are models or JSON.
 
@@ -66,30 +72,39 @@ async def pages(ask: Callable[[Json], Awaitable[P]], most_bytes: int) -> AsyncGe
         most_bytes: Of all pages together.
 
     Raises:
-        ValueError: the list has more.
+        TooLong: the list has more.
     """
     params: Json = {}
-    seen, size = set[bytes](), 0
-    for _ in range(_MAX_PAGES):
+    seen, size = set[int](), 0
+    for _ in range(MAX_PAGES):
         try:
             page = await ask(params)
-        except (MCPError, ErrorAnswer):
-            if params.get("cursor") == "":  # with which many servers of earlier revisions end a list
-                return
+        except (MCPError, ErrorAnswer) as error:
+            unanswered = isinstance(error, MCPError) and isinstance(error.data, GatewayAnswer)
+            if params.get("cursor") == "" and not unanswered:
+                return  # many servers of earlier revisions end a list with an empty cursor, and some refuse it
             raise
-        text = to_json(page, by_alias=True, exclude_none=True)
+        text = _as_json(page)
         size += len(text)
         if size > most_bytes:
-            raise ValueError(f"the list has more than max_message_bytes ({most_bytes})")
-        if text in seen:
+            raise TooLong(f"the list has more than max_message_bytes ({most_bytes})")
+        if hash(text) in seen:
             return
         yield page
+        # Sent back as it came, whatever its type, since it is the server's own; a server may send them in a circle.
         cursor: Any = page.get("nextCursor") if isinstance(page, dict) else page.next_cursor
-        # A server may send its cursors in a circle.
-        if cursor is None or to_json(cursor) in seen:
+        following = hash(_as_json(cursor))
+        if cursor is None or following in seen:
             return
-        seen |= {text, to_json(cursor)}
+        seen |= {hash(text), following}
         params = {"cursor": cursor}
+
+
+def _as_json(value: Any) -> bytes:
+    try:
+        return to_json(value, by_alias=True, exclude_none=True)
+    except ValueError:  # nested deeper than pydantic writes
+        return json.dumps(value).encode()
 
 
 def _models(ask: Callable[..., Awaitable[P]], meta: Any, most_bytes: int) -> AsyncGenerator[P]:

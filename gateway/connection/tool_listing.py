@@ -4,7 +4,6 @@ mcp parses a page as a whole, so one malformed tool would hide all others on it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, cast
 
@@ -15,10 +14,10 @@ import structlog
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
-from pydantic_core import to_json
 
 from gateway import sdk
 from gateway.catalogue.hidden_text import HiddenText, plain
+from gateway.connection.resource_calls import MAX_PAGES, TooLong, pages
 from gateway.transport.delivery import GatewayAnswer
 from gateway.transport.messages import MOST_TOOLS
 from gateway.transport.tool_definitions import Listing, read_tools, well_formed_tools
@@ -26,7 +25,6 @@ from gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 
-_MAX_PAGES = 100
 _TOOLS_AT_ONCE = 200
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
@@ -49,23 +47,23 @@ async def list_definitions(
         most_bytes: Of all pages together. A page that exceeds them is left out with all that follow, and reported.
         last: Of the server, by any connection to it; replaced where it differs.
     """
-    pages, faults = await _raw_pages(session, most_bytes)
+    found, faults = await _raw_pages(session, most_bytes)
     version = session.protocol_version or LATEST_HANDSHAKE_VERSION
-    if last.version == version and _is_same(last.pages, pages):
+    if last.version == version and _is_same(last.pages, found):
         sdk.header_maps(session).update(last.headers)
         return list(last.tools), faults + list(last.faults)
     sdk.warn_of_unknown()
     tools, of_tools, used, seen = list[ToolDefinition](), list[str](), set[str](), set[str]()
-    for page in pages:
-        found = _tools_of(page)
-        for start in range(0, len(found), _TOOLS_AT_ONCE):
+    for page in found:
+        listed = _tools_of(page)
+        for start in range(0, len(listed), _TOOLS_AT_ONCE):
             await anyio.lowlevel.checkpoint()  # reading thousands of definitions at once would stop the event loop
-            well_formed, malformed = well_formed_tools(found[start : start + _TOOLS_AT_ONCE], version)
+            well_formed, malformed = well_formed_tools(listed[start : start + _TOOLS_AT_ONCE], version)
             usable = sdk.learn(session, well_formed)
             more, unusable = read_tools(server, usable, roles, seen)
             tools, of_tools = tools + more, of_tools + malformed + unusable
             used.update(tool.name for tool in usable)
-    last.pages, last.version = pages, version
+    last.pages, last.version = found, version
     last.tools, last.faults = tuple(tools), tuple(of_tools)
     maps = sdk.header_maps(session)
     last.headers = {name: maps[name] for name in used if name in maps}
@@ -74,47 +72,25 @@ async def list_definitions(
 
 async def _raw_pages(session: ClientSession, most_bytes: int) -> tuple[list[dict[str, Any]], list[str]]:
     """The pages of a listing as far as they are used, and what is left out of it."""
-    pages, seen, faults = list[dict[str, Any]](), set[int](), list[str]()
-    size = count = 0
-    cursor: Any = None
-    for _ in range(_MAX_PAGES):
-        try:
-            page = await sdk.list_page(session, cursor)
-        except MCPError as error:
-            if error.code == mcp.METHOD_NOT_FOUND:
-                break  # a server without tools need not implement the method
-            if not pages or isinstance(error.data, GatewayAnswer) or (cursor and isinstance(cursor, str)):
-                raise
-            # Many servers of earlier revisions end a list with an empty cursor, and some refuse it.
-            if cursor != "" or session.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                faults = [f"its list goes on at the cursor {cursor!r:.80}, which it refuses; {count} tools are used"]
-            break
-        await anyio.lowlevel.checkpoint()  # the page was parsed in this step
-        text = _text(page)
-        size, more = size + len(text), len(_tools_of(page))
-        if size > most_bytes or count + more > MOST_TOOLS:
-            bound = f"max_message_bytes ({most_bytes})" if size > most_bytes else f"{MOST_TOOLS} tools"
-            return pages, [f"its definitions have more than {bound}; {count} tools are used"]
-        if hash(text) in seen:
-            break
-        pages.append(page)
-        count += more
-        # Sent back as it came, whatever its type, since it is the server's own; a server may send them in a circle.
-        cursor = page.get("nextCursor")
-        following = hash(_text(cursor))
-        if cursor is None or following in seen:
-            break
-        seen |= {hash(text), following}
-    else:
-        faults = [f"its list has more than {_MAX_PAGES} pages; {count} tools are used"]
-    return pages, faults
-
-
-def _text(value: Any) -> bytes:
+    found, count, left_out, cursor = list[dict[str, Any]](), 0, "", None
     try:
-        return to_json(value)
-    except ValueError:  # nested deeper than pydantic writes
-        return json.dumps(value).encode()
+        async for page in pages(lambda params: sdk.list_page(session, params.get("cursor")), most_bytes):
+            await anyio.lowlevel.checkpoint()  # the page was parsed in this step
+            more, cursor = len(_tools_of(page)), page.get("nextCursor")
+            if count + more > MOST_TOOLS:
+                raise TooLong(f"the list has more than {MOST_TOOLS} tools")
+            found.append(page)
+            count += more
+        if cursor is not None and len(found) == MAX_PAGES:
+            left_out = f"the list has more than {MAX_PAGES} pages"
+    except TooLong as error:
+        left_out = str(error)
+    except MCPError as error:
+        if error.code != mcp.METHOD_NOT_FOUND:  # which a server without tools need not implement
+            if cursor is None or isinstance(cursor, str) or isinstance(error.data, GatewayAnswer):
+                raise
+            left_out = f"its list goes on at the cursor {cursor!r:.80}, which it refuses"
+    return found, [f"{left_out}; {count} tools are used"] if left_out else []
 
 
 def _is_same(page: object, other: object) -> bool:
