@@ -29,19 +29,16 @@ NEAR_LIMIT_SHARE = 0.01
     "same reward included, have no call without an error",
 )
 def idle_best(scope: Scope) -> Iterator[Found]:
-    rewarded = f"{scope.played} AND reward IS NOT NULL"
-    count, calls, low, high = scope.one("count(*), sum(tool_calls), min(reward), max(reward)", rewarded)
-    if not calls or high <= 0:
-        return
-    last = f"ORDER BY 1 DESC LIMIT 1 OFFSET {int(BEST_SHARE * count)}"
-    (row,) = scope.directory.traces.query(f"SELECT reward FROM trajectories WHERE {rewarded} {last}")
-    cut = row["reward"]
-    # Where fewer earned more than the least: those who did.
-    best = f"reward >= {cut!r}" if cut > low or low == high else f"reward > {low!r}"
-    filters = {"where": f"NOT withdrawn AND {best} AND tool_calls <= tool_errors"}
-    (many,), (idle,) = scope.one("count(*)", f"{rewarded} AND {best}"), scope.one("count(*)", scope.condition(filters))
+    # Those with the least reward are never the best, unless all have the same.
+    statement = f"""SELECT count(*), sum(tool_calls <= tool_errors), min(reward) FROM (
+        SELECT reward, tool_calls, tool_errors, rank() OVER (ORDER BY reward DESC) AS place, count(*) OVER () AS n,
+        min(reward) OVER () AS low, max(reward) OVER () AS high, sum(tool_calls) OVER () AS calls
+        FROM trajectories WHERE {scope.played} AND reward IS NOT NULL)
+        WHERE place <= 1 + n * {BEST_SHARE} AND calls > 0 AND high > 0 AND (reward > low OR low = high)"""
+    ((many, idle, cut),) = scope.directory.traces.query(statement)
     if not idle or idle < IDLE_SHARE * many:
         return
+    filters = {"reward_from": repr(cut), "where": "NOT withdrawn AND tool_calls <= tool_errors"}
     entries = scope.examples(scope.condition(filters), sort=["-reward", "-step"])
     yield Found(
         detail=f"{idle:,} of the {many:,} best trajectories, with a reward of up to {entries[0]['reward']:g}, have no "
