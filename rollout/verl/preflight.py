@@ -56,16 +56,10 @@ from rollout.verl.settings import (
     workers_per_node,
 )
 from rollout.verl.shard_checks import check_shards
-from rollout.verl.strategy_checks import check_estimator, check_strategy, warn_of_useless_estimator
+from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import (
-    check_groups,
-    check_mode,
-    check_trainer,
-    check_waiting,
-    warn_of_several_updates,
-)
-from rollout.verl.update_checks import check_update
+from rollout.verl.trainer_checks import check_groups, check_mode, check_trainer, check_waiting
+from rollout.verl.update_checks import check_names, check_numbers, check_update
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +104,7 @@ async def preflight(config: DictConfig) -> None:
     """
     settings = Settings.of(config)
     _check_given(config)
+    check_numbers(config)
     _warn_of_renormalised_sampling(config)
     rows, lock = _check_files(config, settings)
     shown = await check_environments(rows, settings, lock, workers_per_node=workers_per_node(config))
@@ -149,8 +144,8 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
     warn_of_overlap(rows, _files(config, "data.train_files"))
     if rows:
         faults.check(check_custom_reward, config, settings.custom_reward, key=f"{KEY}.custom_reward")
-    # After `registered_agents`, which imports what may register estimators too
-    faults.check(check_estimator, config)
+    # After `registered_agents`, which imports what may register names too
+    faults.check(check_names, config)
     faults.check(check_update, config)
     faults.check(_check_batch_size, config)
     with faults.collected():
@@ -164,10 +159,8 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
             faults.check(check_thoughts, environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
             faults.check(check_strategy, environment, config, settings)
             check_shards(environment, config)
-            warn_of_several_updates(environment, config)
     raise_all(faults)
     check_waiting(environments, config)
-    warn_of_useless_estimator(environments, config)
     assert lock is not None
     return rows, lock
 

@@ -149,8 +149,7 @@ def check_seed(config: DictConfig, settings: Settings) -> None:
 def groups_per_update(config: DictConfig) -> int:
     """Rows of one batch: those of a step, which verl's `separate_async` divides by `parameter_sync_step`."""
     is_separate = config.trainer.v1.trainer_mode in ("separate_async", SEPARATE_MODE)
-    steps = config.trainer.v1.separate_async.parameter_sync_step if is_separate else 1
-    return config.data.train_batch_size // max(1, steps)  # fewer are refused
+    return config.data.train_batch_size // (config.trainer.v1.separate_async.parameter_sync_step if is_separate else 1)
 
 
 def workers_per_node(config: DictConfig) -> int:

@@ -1,22 +1,20 @@
-"""Checks of `algorithm.adv_estimator`, and of an environment's strategy against verl's configuration."""
+"""Checks of an environment's strategy and of `algorithm.adv_estimator` against verl's configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 
 import structlog
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
-from verl.utils.import_utils import import_external_libs
 
-from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.sections import BranchAt, CompactConfig, Strategy
 from rollout.loop.compaction import check_compaction
 from rollout.training.samples import STRATEGY_KEY, several_samples
 from rollout.verl.settings import ESTIMATORS, KEY, TRAINER_MODE, Settings, groups_per_update, limits_for
-from rollout.verl.trainer_checks import MODULES_KEY, external_modules, uses_our_trainer
+from rollout.verl.trainer_checks import uses_our_trainer
 
 _KEY = "algorithm.adv_estimator"
 log = structlog.get_logger(__name__)
@@ -28,62 +26,6 @@ _SEVERAL = "several samples of a trajectory, and more samples would mean more op
 def registered_estimators() -> set[str]:
     """verl's own estimators, ours, and those that modules imported so far have registered."""
     return {*ADV_ESTIMATOR_REGISTRY, *ESTIMATORS}
-
-
-def check_estimator(config: DictConfig) -> None:
-    """Validate that the estimator is registered; verl looks it up after the first batch is rolled out.
-
-    Raises:
-        ConfigError: it is not registered, and all modules that may register it can be imported here.
-    """
-    name = str(config.algorithm.adv_estimator)
-    if not is_registered(name, registered_estimators, config, key=_KEY):
-        remedy = f"modules in {MODULES_KEY} may register it; {near(name, registered_estimators(), 'estimators')}"
-        raise ConfigError(f"unknown estimator {name!r}", key=_KEY, remedy=remedy)
-
-
-def is_registered(name: str, registered: Callable[[], Collection[str]], config: DictConfig, *, key: str) -> bool:
-    """Whether verl's processes will know the name. An unknown one may come from the modules that they import first.
-
-    These are imported, and where one cannot be imported here, the name is taken to be known.
-    """
-    if name in registered():
-        return True
-    missing: list[str] = []
-    for module in external_modules(config):
-        try:
-            import_external_libs([module])
-        except ImportError:
-            missing.append(module)
-    if name in registered():
-        return True
-    if missing:  # they may be on the nodes of the Ray cluster only
-        log.warning(
-            "the name is not registered here, and modules that may register it cannot be imported here",
-            key=key,
-            name=name,
-            modules=missing,
-        )
-    return bool(missing)
-
-
-def warn_of_useless_estimator(environments: Collection[Environment], config: DictConfig) -> None:
-    """Warn where the estimator is no more than `grpo`, or counts later rewards more than those of the turn itself."""
-    estimator, gamma = str(config.algorithm.adv_estimator), float(config.algorithm.gamma)
-    if estimator == "tree_grpo" and not any(each.strategy.use is Strategy.TREE for each in environments):
-        log.warning(
-            "no environment rolls out trees, and without them tree_grpo compares the trajectories of a row only, as "
-            "grpo does",
-            key=_KEY,
-            remedy="set the strategy to tree, or use grpo",
-        )
-    if estimator == "step_grpo" and gamma > 1:
-        log.warning(
-            "above 1, the return of a turn in step_grpo counts a reward the more the later it is earned",
-            key="algorithm.gamma",
-            gamma=gamma,
-            remedy="make it at most 1",
-        )
 
 
 def check_strategy(environment: Environment, config: DictConfig, settings: Settings) -> None:
@@ -106,18 +48,10 @@ def check_strategy(environment: Environment, config: DictConfig, settings: Setti
         limits = limits_for(environment, config.actor_rollout_ref.rollout)
         check_compaction(environment, limits, place=_place(environment, settings, "compact", "at_tokens"))
         return
-    if _validates(config):
-        log.info("validation rolls out chains", environment=environment.name, strategy=strategy.use.value)
     if strategy.use is Strategy.TREE:
         _check_tree(environment, config, settings)
     else:
         _warn_of_short_completions(environment, config)
-
-
-def _validates(config: DictConfig) -> bool:
-    """Whether the run evaluates the policy on validation rows."""
-    trainer = config.trainer
-    return bool(OmegaConf.select(config, "data.val_files")) and (trainer.val_before_train or trainer.test_freq > 0)
 
 
 def _check_tree(environment: Environment, config: DictConfig, settings: Settings) -> None:
@@ -174,10 +108,11 @@ def _check_several_samples(environment: Environment, config: DictConfig) -> None
     """
     faults = Faults()
     for key, what in several_samples(environment).items():
+        found = [*_step_faults(config, what), *_vote_faults(config, what)]
         if key == STRATEGY_KEY:
-            faults += [*_step_faults(config, what), *_vote_faults(config, what)]
+            faults += found
             continue
-        for fault in _vote_faults(config, what):
+        for fault in found:
             log.warning(fault.problem, environment=environment.name, key=fault.key, remedy=fault.remedy)
     raise_all(faults)
 
@@ -188,8 +123,8 @@ def _step_faults(config: DictConfig, what: str) -> Iterator[ConfigError]:
         remedy = f"set it to {TRAINER_MODE} or another of ours, which take ppo_epochs steps on all samples"
         yield ConfigError(f"{what} {_SEVERAL}", key="trainer.v1.trainer_mode", remedy=remedy)
     if actor.ppo_mini_batch_size < batch:
-        problem, key = f"is below the rows of a batch: {what} {_SEVERAL}", "ppo_mini_batch_size"
-        yield ConfigError(problem, key=f"actor_rollout_ref.actor.{key}", remedy=f"set it to {batch}")
+        problem = f"is below the rows of a batch: {what} {_SEVERAL}"
+        yield ConfigError(problem, key="actor_rollout_ref.actor.ppo_mini_batch_size", remedy=f"set it to {batch}")
 
 
 def _vote_faults(config: DictConfig, what: str) -> Iterator[ConfigError]:

@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import structlog
 from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-from gateway.config.pydantic_errors import near
 from gateway.errors import ConfigError, Faults, raise_all
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART
-from rollout.training.samples import STRATEGY_KEY, several_samples
 from rollout.verl.settings import (
     ESTIMATORS,
     KEY,
@@ -21,8 +20,6 @@ from rollout.verl.settings import (
     TRAINER_MODE,
     TRAINER_MODES,
     Settings,
-    groups_per_update,
-    limits_for,
     workers_per_node,
 )
 from rollout.verl_cpu import ROLLOUT_NAME
@@ -34,13 +31,13 @@ _SYNCHRONOUS = ("sync", TRAINER_MODE)
 _MODES = ("sync", "colocate_async", "separate_async", *TRAINER_MODES)
 _SAMPLERS = "rollout.verl.replay_buffer"
 _SAMPLER_KEY = "trainer.v1.sampler"
-_MODE_KEY = "trainer.v1.trainer_mode"
+_MODE_KEY, _ESTIMATOR_KEY = "trainer.v1.trainer_mode", "algorithm.adv_estimator"
 _MODULES = "VERL_USE_EXTERNAL_MODULES"
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 MODULES_KEY = f"{_VARIABLES}.{_MODULES}"
 """Where verl's configuration names the modules that its processes import first."""
 _MODULE = "rollout.verl.trainer"
-WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 """Estimators without a baseline over the trajectories of a row."""
 
 
@@ -57,9 +54,7 @@ def check_mode(config: DictConfig) -> None:
     if not config.trainer.use_v1:
         return
     mode, sampler = str(config.trainer.v1.trainer_mode), config.trainer.v1.sampler
-    if mode not in _MODES:
-        if not set(external_modules(config)) - {_MODULE}:  # others may register modes of their own
-            raise ConfigError(f"is {mode!r}", key=_MODE_KEY, remedy=near(mode, _MODES, "modes"))
+    if mode not in _MODES:  # unknown, or of a module of the user's
         return
     faults, is_async = Faults(), mode not in _SYNCHRONOUS
     wanted = "MCPReplayBufferAsync" if is_async else "MCPReplayBuffer"
@@ -99,10 +94,7 @@ def _separate_faults(config: DictConfig) -> Iterator[ConfigError]:
     """What verl asserts of `separate_async` when its trainer starts."""
     rollout, batch, mini = config.actor_rollout_ref.rollout, config.data.train_batch_size, "ppo_mini_batch_size"
     steps, size = config.trainer.v1.separate_async.parameter_sync_step, config.actor_rollout_ref.actor[mini]
-    if steps < 1:
-        key = "trainer.v1.separate_async.parameter_sync_step"
-        yield ConfigError(f"is {steps}", key=key, remedy="set it to 1 or more")
-    elif batch != steps * size:
+    if batch != steps * size:
         problem = f"is {size}: times parameter_sync_step ({steps}) it must be data.train_batch_size ({batch})"
         remedy = f"set it to {batch // steps}" if batch % steps == 0 else "choose three numbers that fit"
         yield ConfigError(problem, key=f"actor_rollout_ref.actor.{mini}", remedy=remedy)
@@ -171,7 +163,7 @@ def check_trainer(config: DictConfig, settings: Settings) -> None:
         raise ConfigError(problem, key=f"{KEY}.record_trained", remedy=remedy)
     if config.algorithm.adv_estimator in ESTIMATORS and not uses_our_trainer(config):
         problem = f"{config.algorithm.adv_estimator} needs columns that verl's own trainers do not read"
-        raise ConfigError(problem, key="algorithm.adv_estimator", remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo")
+        raise ConfigError(problem, key=_ESTIMATOR_KEY, remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo")
     given = external_modules(config)
     if uses_our_trainer(config) and _MODULE not in given:
         mode = config.trainer.v1.trainer_mode
@@ -192,35 +184,6 @@ def _names(modules: str | None) -> list[str]:
     return [name.strip() for name in (modules or "").split(",") if name.strip()]
 
 
-def warn_of_several_updates(environment: Environment, config: DictConfig) -> None:
-    """Warn where trajectories of several training samples can make more than one optimizer step of a batch.
-
-    verl's own trainers pad a batch to a multiple of `ppo_mini_batch_size * n` samples, and take a step for each slice
-    of that size; ours takes one step on all samples, unless `ppo_mini_batch_size` asks for several.
-    """
-    # Those of a strategy are refused.
-    if not (several := [what for key, what in several_samples(environment).items() if key != STRATEGY_KEY]):
-        return
-    mini_batch, batch = config.actor_rollout_ref.actor.ppo_mini_batch_size, groups_per_update(config)
-    if uses_our_trainer(config):
-        key, is_split = "actor_rollout_ref.actor.ppo_mini_batch_size", mini_batch < batch
-        remedy = f"set it to {batch} for one step on all of them"
-    else:
-        limits = limits_for(environment, config.actor_rollout_ref.rollout)
-        # A sample ends where the user speaks again, after at least one assistant turn; nothing follows the last user
-        # turn. An agent may speak after each turn.
-        most = limits.user_turns if environment.agent is None else None
-        samples = min(limits.assistant_turns, most or limits.assistant_turns)
-        key, is_split = _MODE_KEY, mini_batch < batch * samples
-        remedy = f"set it to {TRAINER_MODE} for one step on all of them, or keep one context"
-    if is_split:
-        problem = (
-            f"{several[0]} several training samples of a trajectory, so a batch can take more than one optimizer step, "
-            "the later ones off-policy, each over samples and padding as they fall"
-        )
-        log.warning(problem, environment=environment.name, key=key, remedy=remedy)
-
-
 def check_groups(config: DictConfig, parts: Collection[str]) -> None:
     """Validate the settings for groups whose trajectories are withdrawn.
 
@@ -229,16 +192,19 @@ def check_groups(config: DictConfig, parts: Collection[str]) -> None:
 
     Raises:
         ConfigError: a trajectory that v0 cannot leave out would count in its group's baseline, or `filter_groups` would
-            miss a value of every trajectory.
+            miss a value of every trajectory, or a group has one trajectory.
     """
     estimator, filtering = str(config.algorithm.adv_estimator), config.algorithm.filter_groups
-    if not config.trainer.use_v1 and estimator not in WITHOUT_GROUPS:
-        raise ConfigError(
-            f"{estimator} compares the trajectories of a group, and verl's v0 trainer counts a withdrawn one as a "
-            "reward of 0",
-            key="algorithm.adv_estimator",
-            remedy=f"set trainer.use_v1=True, or one of {', '.join(WITHOUT_GROUPS)}",
-        )
+    has_groups = estimator not in _WITHOUT_GROUPS
+    if has_groups and not config.trainer.use_v1:
+        problem = "compares the trajectories of a group, and verl's v0 trainer counts a withdrawn one as a reward of 0"
+        remedy = f"set trainer.use_v1=True, or one of {', '.join(_WITHOUT_GROUPS)}"
+        raise ConfigError(f"{estimator} {problem}", key=_ESTIMATOR_KEY, remedy=remedy)
+    is_alone = config.actor_rollout_ref.rollout.n == 1 and not config.trainer.val_only
+    if has_groups and is_alone and estimator in [*AdvantageEstimator, *ESTIMATORS]:
+        problem, key = f"is 1, and {estimator} compares the trajectories of a group", "actor_rollout_ref.rollout.n"
+        remedy = f"set it to 2 or more, or {_ESTIMATOR_KEY} to one of {', '.join(_WITHOUT_GROUPS)}"
+        raise ConfigError(problem, key=key, remedy=remedy)
     if not filtering.enable or not config.trainer.use_v1:
         return
     key = "algorithm.filter_groups"

@@ -45,7 +45,7 @@ def environments(tmp_path: Path) -> Path:
         "command": "${python}",
         "args": [str(SERVER)],
         "roles": {"score": "judge"},
-        "env": {"ECHO_DIES_AT": "die", "ECHO_TURNS_AT": "turn"},
+        "env": {"ECHO_DIES_AT": "die", "ECHO_TURNS_AT": "turn", "ECHO_TURNED": str(tmp_path / "turned")},
         "scope": "process",
     }
     directory = tmp_path / "environments"
@@ -332,18 +332,22 @@ async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_tr
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
 async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajectory_and_stops_training(
-    config: DictConfig, model: Path
+    config: DictConfig, model: Path, tmp_path: Path
 ) -> None:
     from rollout.training.statistics import ToolsChanged, check_failures
 
     turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
     assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []
-    assert await run(config, model, [SHOUT, "PLUM"]) == []  # the server is of no use to this run any more
-    first, second = traces(config)
-    assert first.failure is not None and first.failure.kind == "tools_changed"
-    assert first.turns[1].tools[0].text == "TURN" and second.turns == []
+    (tmp_path / "turned").touch()  # from now on fresh processes offer the changed tools, too
+    for _ in range(8):  # those that wait to be leased were started before
+        if await run(config, model, [SHOUT, "PLUM"]) == []:
+            break
+    first, *kept, last = traces(config)
+    assert first.failure is not None and first.failure.kind == "own_tools_changed"
+    assert first.turns[1].tools[0].text == "TURN" and all(trace.reward is not None for trace in kept)
+    assert last.failure is not None and last.failure.kind == "tools_changed"
     batch = reported()
-    assert batch.failures.total() == len(batch.trajectories) == 2
+    assert batch.failures.total() == 2
     with pytest.raises(ToolsChanged) as caught:
         check_failures(batch, 1.0)
     message = str(caught.value)

@@ -300,13 +300,6 @@ def test_settings_of_others_beside_our_own_pass(preflight: Preflight) -> None:
     assert preflight("+actor_rollout_ref.rollout.custom.theirs.use=tree") == ""
 
 
-def test_an_estimator_for_trees_without_one_is_warned_of_once(preflight: Preflight) -> None:
-    with capture_logs() as logs:
-        assert preflight("algorithm.adv_estimator=tree_grpo") == ""
-    (warning,) = [entry for entry in logs if entry.get("key") == "algorithm.adv_estimator"]
-    assert warning["log_level"] == "warning" and "tree_grpo" in warning["event"]
-
-
 FILTERS = "algorithm.filter_groups.enable=True"
 
 
@@ -341,7 +334,10 @@ STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.a
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([f"{MODE}=mcp_colocate_asink"], [f"{MODE}: is 'mcp_colocate_asink'", "did you mean 'mcp_colocate_async'"]),
+        (
+            [f"{MODE}=mcp_colocate_asink"],
+            [f"{MODE}: unknown mode 'mcp_colocate_asink'", "did you mean 'mcp_colocate_async'"],
+        ),
         (ASYNC[:1], [f"{SAMPLER}.custom_sampler.name", "max_off_policy_threshold", "MCPReplayBufferAsync"]),
         (ASYNC[1:], [f"{SAMPLER}.custom_sampler.name: is MCPReplayBufferAsync", "set it to MCPReplayBuffer"]),
         ([f"{SAMPLER}.sync_refill_failed_groups=True"], [f"{SAMPLER}.sync_refill_failed_groups"]),
@@ -352,7 +348,7 @@ STEPS = ["trainer.v1.separate_async.parameter_sync_step=2", "actor_rollout_ref.a
             [f"{ROLLOUT}.nnodes", "checkpoint_engine.backend: is naive", "rollout.verl_cpu.gloo_weights"],
         ),
         (SEPARATE + DEVICES, ["actor.ppo_mini_batch_size: is 2", "parameter_sync_step (4)", "train_batch_size (2)"]),
-        ([f"{MODE}=mine"], [f"{MODE}: is 'mine'", "known modes: colocate_async, mcp_colocate_async"]),
+        ([f"{MODE}=mine"], [f"{MODE}: unknown mode 'mine'", "known mode names: colocate_async, mcp_colocate_async"]),
         (SEPARATE + DEVICES + ["trainer.v1.separate_async.parameter_sync_step=0"], ["parameter_sync_step: is 0"]),
         (SEPARATE + STEPS + DEVICES + [HYBRID], [HYBRID.replace("=", ": is "), "set VERL_LOGGING_LEVEL=WARN"]),
         (SEPARATE + STEPS + DEVICES + [HYBRID, LEVEL], []),
@@ -702,7 +698,6 @@ MINI_BATCH = "actor_rollout_ref.actor.ppo_mini_batch_size"
         ("keep", [STOCK], None),
         ("drop_previous", [], None),
         ("drop_previous", [STOCK], "trainer.v1.trainer_mode"),
-        ("drop_previous", [STOCK, f"{MINI_BATCH}=64", "actor_rollout_ref.actor.use_dynamic_bsz=True"], None),
         ("drop_previous", [f"{MINI_BATCH}=1"], MINI_BATCH),
     ],
 )
