@@ -17,7 +17,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from gateway.transport.delivery import GatewayAnswer
 from mcp_wire.lines import Oversize
@@ -94,14 +94,16 @@ def _parse_json(text: bytes | bytearray) -> tuple[Any, str]:
         return digits
 
     try:
-        if most_digits == _MOST_DIGITS:
-            # Looking up each string of a large text in the parser's cache takes longer than making it.
-            return from_json(text, cache_strings="none" if len(text) > _LARGE else "all"), ""
-    except ValueError:
-        pass
-    if problem := _too_many_values(text, _MOST_REPAIRED):
-        raise ValueError(problem)
+        if most_digits < _MOST_DIGITS:
+            found = from_json(to_json(json.loads(text, parse_int=integer)), cache_strings="none")
+            return found, f"an integer has more than {most_digits} digits"
+        # Looking up each string of a large text in the parser's cache takes longer than making it.
+        return from_json(text, cache_strings="none" if len(text) > _LARGE else "all"), ""
+    except (ValueError, RecursionError):
+        if problem := _too_many_values(text, _MOST_REPAIRED):
+            raise ValueError(problem) from None
     text = bytes(text).removeprefix(_MARK)
+    long_integers.clear()
     decoded = text.decode("utf-8", "replace")
     try:
         # json.loads takes what the strict parser refuses: lone surrogates and deep nesting.

@@ -179,7 +179,9 @@ async def test_a_document_that_never_ends_is_given_up_with_its_request_and_holds
         assert not any(connections._idle.values())  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize(("method", "code", "broke"), [("gone", -32601, Broke.LINE), ("refused", -32022, Broke.CONTENT)])
+@pytest.mark.parametrize(
+    ("method", "code", "broke"), [("gone", -32601, Broke.LINE), ("refused", -32022, Broke.CONTENT)]
+)
 async def test_a_request_that_is_turned_away_fails_alone_with_what_the_server_said(
     method: str, code: int, broke: Broke
 ) -> None:

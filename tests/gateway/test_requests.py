@@ -1,6 +1,7 @@
 """What servers ask for within calls, and what they say by the way: real servers of both eras, over every transport."""
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -208,7 +209,7 @@ async def test_a_model_that_says_no_breaks_the_call(transport: str) -> None:
         sampling = {"url": f"{address}/v1", "model": "m", "body": {"max_completion_tokens": 9}}
         async with leased(transport, sampling=sampling) as session:
             # In the API's own words, which the server is not told.
-            with pytest.raises(RequestRefused, match='the endpoint answered HTTP 500: {"error":"no"}'):
+            with pytest.raises(RequestRefused, match=re.escape('the endpoint answered HTTP 500: {"error":"no"}')):
                 await session.call("summarize", {"text": "x"})
             (request,) = session.drain_server_events().requests
     assert request.refused is not None and request.refused.endswith("the endpoint answered HTTP 500")
@@ -218,7 +219,7 @@ async def test_a_model_that_says_no_breaks_the_call(transport: str) -> None:
 async def test_a_model_that_is_not_there_is_told_once_with_its_place_and_no_password() -> None:
     sampling = {"url": "http://user:hunter2@127.0.0.1:9/v1", "model": "m"}
     async with leased("in_process", sampling=sampling) as session:
-        said = r"^shop/summarize: sampling: 127\.0\.0\.1:9: nothing answers \(ConnectError\): start the endpoint.*address: All connection"
+        said = r"^shop/summarize: sampling: 127\.0\.0\.1:9: nothing answers \(ConnectError\): .*: All connection"
         with pytest.raises(RequestRefused, match=said):
             await session.call("summarize", {"text": "x"})
 
