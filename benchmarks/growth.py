@@ -145,7 +145,8 @@ async def turning(turns: int, strategy: dict[str, Any], tokens: ModelTokens, *, 
                 )
                 if trace.turns_taken != turns or trace.failure is not None:
                     raise RuntimeError(f"{trace.turns_taken} turns: {trace.stop_reason} {trace.failure}")
-                spent, summaries = spent + time.process_time() - began - policy.spent, trace.summaries
+                spent += time.process_time() - began - policy.spent
+                summaries = sum(turn.is_summary for turn in trace.turns)
         store.close()
     return 1e3 * spent / (plays * turns), summaries
 

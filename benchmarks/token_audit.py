@@ -285,11 +285,11 @@ def by_trainer(
     records, found = read_records(home / "traces"), Found(case)
     _judge(found, records, read_generations(home / "engine.jsonl"), _thoughts(model) if masked else None)
     found.step_s = [step["timing_s/step"] for step in logged_steps(home).values()]
-    rows = read_trained_rows(home / "traces")
-    found.trained = sum(trained_differences(rows, records).values())
+    trained = read_trained_rows(home / "traces")
+    found.trained = sum(trained_differences(trained, records).values())
     differences = [
         abs(one - other)
-        for row in rows
+        for row in trained
         for one, other in zip(row["trainer_logprobs"], row["sampled_logprobs"] or (), strict=True)
     ]
     if differences:
