@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -44,14 +45,17 @@ def _end(_: int, __: FrameType | None) -> None:
 
 def main() -> None:
     """The program `mcp-rollout`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
             signal.signal(number, _end)
     try:
         check_names()
     except NameClash as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
+    import_module("rollout.cli.output")  # which `commands` begins with
     from rollout.cli import main as commands
 
+    signal.signal(signal.SIGINT, handlers[signal.SIGINT])  # that of SIGTERM is set by `commands`
     commands()

@@ -270,12 +270,12 @@ class ToolResult:
 
     @property
     def repeats_structured(self) -> bool:
-        """Whether the text blocks have the structured content as JSON, or the value that SDKs wrap as `result`."""
+        """Whether the text blocks have the structured content as JSON, or its only value, as servers wrap a text."""
         if self.structured is None:
             return True
         texts = [block.text for block in self.content if block.kind is ContentKind.TEXT]
         readings = [(text, _as_json(text)) for text in texts]
-        wrapped: Any = self.structured["result"] if [*self.structured] == ["result"] else self.structured
+        wrapped: Any = next(iter(self.structured.values())) if len(self.structured) == 1 else self.structured
         if any(self.structured == value or wrapped in (text, value) for text, value in readings):
             return True
         # SDKs make a text of each item of a list.

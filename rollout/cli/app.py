@@ -130,8 +130,6 @@ def main(program: typer.Typer = app) -> None:
     from rollout.cli.output import protect_terminal
 
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a shell's background jobs
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGINT, signal.SIGTERM):
         # The command is over: the interpreter sets default handlers as it ends, and its status would be a signal's.
         atexit.register(signal.signal, number, signal.SIG_IGN)

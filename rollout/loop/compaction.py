@@ -148,6 +148,7 @@ class Compaction:
         What the policy wrote in place of a summary ends the trajectory, which is scored as it stands.
         """
         turn, sampled = trace.turns[-1], len(trace.context)
+        trace.uncounted += 1
         if self._config.summary_loss is SummaryLoss.MASK:
             trace.mask(len(trace.turns) - 1)
         if trace.stop_reason not in (None, StopReason.TOKEN_LIMIT):  # aborted, or out of time

@@ -139,7 +139,8 @@ def seen_by_rewards(trace: Trace) -> Trace:
             message["tool_calls"] = calls
         messages += [message, *compress(results, readable), *results[len(readable) :]]
         unreadable = [event for event in turn.tools if event.fault is CallFault.UNREADABLE]
-        turns.append(replace(turn, tools=list(compress(turn.tools, readable)), unreadable=unreadable))
+        turns.append(replace(turn, tools=list(compress(turn.tools, readable))))
+        object.__setattr__(turns[-1], "unreadable", unreadable)  # of these copies alone, which no record has
     return replace(trace, messages=messages, turns=turns)
 
 

@@ -91,7 +91,7 @@ class Limits(LimitsConfig):
             return StopReason.TURN_LIMIT
         most = self.turns_per_user_message
         if most is not None and trace.turns_taken >= most:
-            last = [turn for turn in trace.turns if turn.counts][-most:]
+            last = [turn for turn in trace.turns[-most - trace.uncounted :] if turn.counts][-most:]
             if not any(turn.user for turn in last):
                 return StopReason.TURN_LIMIT
         if self.user_turns is not None and trace.user_turns >= self.user_turns:

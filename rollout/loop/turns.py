@@ -192,6 +192,7 @@ class Turns:
             self._parsed, self._unanswered, self._can_generate = parsed, True, False
             if self._is_beside:
                 self._trace.turns[-1].marks.append(Mark(kind=MarkKind.BESIDE))
+                self._trace.uncounted += 1
             # A program is given the answer that a limit has cut, as by any endpoint.
             is_cut = self._line is not None and self._trace.stop_reason is StopReason.TOKEN_LIMIT
             if self._trace.stop_reason is not None and not is_cut:

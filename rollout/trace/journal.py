@@ -100,7 +100,7 @@ def _fields_of(model: Any) -> dict[str, Any]:
 
 @cache
 def _aliases(model: type[BaseModel]) -> list[tuple[str, str]]:
-    return [(name, field.alias or name) for name, field in model.model_fields.items()]
+    return [(name, field.alias or name) for name, field in model.model_fields.items() if not field.exclude]
 
 
 def from_json(line: bytes | str, *, where: str = "record") -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -51,7 +51,7 @@ class Turn:
     """Seconds since 1970 when the generation was requested."""
     generate_s: float = 0.0
     tools: list[ToolEvent] = field(default_factory=list[ToolEvent])
-    unreadable: Annotated[list[ToolEvent], Field(exclude=True)] = field(default_factory=list[ToolEvent], repr=False)
+    unreadable: ClassVar[Sequence[ToolEvent]] = ()
     """Calls that could not be read, where `tools` is without them: for reward functions. Not serialised."""
     user: UserEvent | None = None
     agent_message: str = ""
@@ -138,12 +138,15 @@ class Trace(Segment):
     """Ids that the next generation continues: prompt and response so far. Read-only for callers."""
     tool_calls: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     user_turns: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    uncounted: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    """Turns that count against no limit."""
 
     def __post_init__(self) -> None:
         self.context = self.prompt_ids + self.response_ids
         self._exempt_numbers()
         self.tool_calls = sum(len(turn.tools) for turn in self.turns)
         self.user_turns = sum(turn.user is not None for turn in self.turns)
+        self.uncounted = sum(not turn.counts for turn in self.turns)
 
     @classmethod
     def begin(cls, trajectory: str, task: Task, origin: Origin) -> Trace:
@@ -185,7 +188,7 @@ class Trace(Segment):
     @property
     def turns_taken(self) -> int:
         """Number of turns that count against limits."""
-        return sum(turn.counts for turn in self.turns)
+        return len(self.turns) - self.uncounted
 
     @property
     def sampled_anew(self) -> int:

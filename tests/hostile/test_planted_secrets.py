@@ -171,7 +171,8 @@ def test_serve_writes_no_bearer_and_no_secret_of_its_servers(environment: Path, 
     with subprocess.Popen(argv, **pipes) as program, httpx2.Client(timeout=60) as http:
         assert program.stdout is not None
         try:
-            url, own = program.stdout.readline().strip(), {"authorization": f"Bearer {PLANTED['bearer']}"}
+            url = next(line.strip() for line in program.stdout if line.startswith("http"))
+            own = {"authorization": f"Bearer {PLANTED['bearer']}"}
             accepted = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
             def post(body: str, **more: str) -> str:

@@ -26,6 +26,7 @@ ENGINE_KEYS = (
     "actor_rollout_ref.actor.use_dynamic_bsz",
     "actor_rollout_ref.actor.use_torch_compile",
     "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "actor_rollout_ref.model.lora.merge",
     "actor_rollout_ref.model.override_config",
     "actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.ref.fsdp_config.",
