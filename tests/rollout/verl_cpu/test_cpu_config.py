@@ -35,7 +35,6 @@ ENGINE_KEYS = (
     "actor_rollout_ref.rollout.dtype",
     "actor_rollout_ref.rollout.engine_kwargs.",
     "actor_rollout_ref.rollout.gpu_memory_utilization",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
     "actor_rollout_ref.rollout.max_num_seqs",
     "actor_rollout_ref.rollout.name",
     "data.dataloader_num_workers",
