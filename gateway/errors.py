@@ -248,7 +248,7 @@ class RequestRefused(GatewayError):
     """A server requested elicitation or sampling within a call, and no configured component could answer."""
 
     said: str = ""
-    """The words of the API that was asked, which no server is told."""
+    """The message of the API that was asked. Not sent to the server."""
 
 
 class ReplayMismatch(GatewayError):

@@ -291,7 +291,7 @@ async def _play(
         todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
 
         idle: dict[str, IdleWorlds] = {}
-        # A cassette has trajectories only: worlds that nobody plays are neither recorded nor to be found there.
+        # A cassette records trajectories only, so worlds without a turn can be neither recorded nor replayed.
         if todo and recorder is None and replay is None:
             async with shown_steps("worlds without a turn", every_s=progress_every):
                 for environment in environments:

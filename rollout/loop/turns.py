@@ -108,7 +108,7 @@ class Turns:
         """Of a program, by turn."""
         self._worlds: Mapping[str, str] = {}
         self._is_beside = False
-        """Whether the conversation that is told now is one beside the program's."""
+        """Whether the current messages are of a conversation beside the program's main one."""
         self.is_busy = False
         self.is_over = False
         self.failure: Exception | None = None
