@@ -5,9 +5,9 @@ descendants to write outside PATHS (directories and files, separated by `:`) and
 https://docs.kernel.org/userspace-api/landlock.html). What Landlock leaves open, this process decides for each system
 call (seccomp_unotify(2)): connections and datagrams to other than ADDRESSES (`IP PORT` and paths of sockets, separated
 by `,`; `any` alone is every address), and changes of modes, owners, times and attributes outside
-PATHS. A refused address answers as one without a listener does, and is appended to the file RECORD: a line each, with a
-name or IP and its port, or a path. Reading is not restricted, nor is asking the system's name servers. Before Linux 6.12,
-signals are not restricted either.
+PATHS. A refused address answers as one without a listener does, and is appended to the file RECORD, a line each: a
+name or IP with its port, or a path. Reading is not restricted, nor is asking the system's name servers. Before Linux
+6.12, signals are not restricted either.
 """
 
 from __future__ import annotations
