@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gateway import sdk
 from gateway.config.models import ServerConfig
 from gateway.connection.deadline import Deadline, Deadlines
-from gateway.connection.failures import describe, failure, refuses
+from gateway.connection.failures import as_error, describe, failure, refuses
 from gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
 from gateway.connection.redaction import Redactor
 from gateway.connection.resource_calls import fetch
@@ -142,8 +142,10 @@ class Calls:
                 del self._in_flight.running[token]
                 self._end_where_forgotten()
         if failed is not None:
-            await self.note_forgotten(failed, in_flight)
-            return self.failed(failed, in_flight, repeatable=tool.safe_to_resend, **where)
+            outcome = await self.outcome(failed, in_flight, repeatable=tool.safe_to_resend, **where)
+            if isinstance(outcome, GatewayError):
+                raise outcome from failed
+            return outcome
         # Again, since a server may answer normally after its request was refused.
         if in_flight.broken is not None:
             raise in_flight.broken
@@ -215,26 +217,28 @@ class Calls:
                 await anyio.sleep(ROUND_S)
         raise ValueError(f"the server postponed its answer {MOST_ROUNDS} times")
 
-    async def note_forgotten(self, error: Exception, call: Delivery) -> None:
-        """Find out whether a request failed because the server has lost the session, as after a restart.
+    async def _has_forgotten(self, error: Exception, call: Delivery) -> bool:
+        """Whether a request failed because the server has lost the session, as after a restart.
 
         The specification has HTTP 404 for that, and servers have words of their own. So they are asked for what they
         answered when the connection began: one that refuses even that needs a new session. Whether it ran the request
-        before is unknown.
+        before is unknown, and so it broke.
         """
         session = self.session
         if session is None or session.protocol_version in MODERN_PROTOCOL_VERSIONS or not refuses(error, call):
-            return
+            return False
         with Delivery() as asked, anyio.move_on_after(self._config.call_timeout_s):
             try:
                 await sdk.list_page(session, None)
             except MCP_FAILURES as again:
                 unknown = isinstance(again, MCPError) and again.code == mcp.METHOD_NOT_FOUND  # it has no tools
                 if self._link.over.is_set() or unknown or not refuses(again, asked):
-                    return
+                    return False
                 self.forgotten = f"the server has lost its session, and refuses even a listing: {describe(again)}"
                 call.break_off(Broke.LINE, self.forgotten)
                 self._end_where_forgotten()
+                return True
+        return False
 
     def _end_where_forgotten(self) -> None:
         """End the connection once the calls that were under way are over: some may still be answered."""
@@ -255,8 +259,7 @@ class Calls:
             try:
                 return await raw_tools(session, self._config.max_message_bytes)
             except MCP_FAILURES as error:
-                refusal = self.failed(error, delivery, repeatable=True, **where)
-                raise ProtocolError(refusal.text, **where) from error
+                raise as_error(self._outcome(error, delivery, repeatable=True, **where), **where) from error
         raise CallTimeout(f"no answer within {timeout_s:g} s", **where)
 
     def open_session(self, server: str, tool: str) -> ClientSession:
@@ -268,8 +271,22 @@ class Calls:
             raise unavailable
         return self.session
 
-    def failed(self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str) -> ToolResult:
-        """The server's refusal, for the policy to read; raises where it gave no answer."""
+    async def outcome(
+        self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str
+    ) -> GatewayError | ToolResult:
+        """What a failed request means: an error to raise, or the server's refusal, for the policy to read.
+
+        Where the server has lost the session, `delivery` says that the request broke.
+        """
+        # First of all: the line may break while the server is asked, and an answered call stays answered.
+        outcome = self._outcome(error, delivery, repeatable=repeatable, server=server, tool=tool)
+        if await self._has_forgotten(error, delivery):
+            outcome = self._outcome(error, delivery, repeatable=repeatable, server=server, tool=tool)
+        return outcome
+
+    def _outcome(
+        self, error: Exception, delivery: Delivery, *, repeatable: bool, server: str, tool: str
+    ) -> GatewayError | ToolResult:
         if isinstance(error, MCPError) and isinstance(error.data, GatewayAnswer):
             delivery = error.data.delivery or delivery
         if delivery.broke is None and self.closed_by_mcp(error):
@@ -279,8 +296,6 @@ class Calls:
             # The server has forgotten the protocol session, so every further request on this connection would get a
             # 404, too.
             self._link.end(delivery.reason)
-        if isinstance(outcome, GatewayError):
-            raise outcome from error
         return outcome
 
     def closed_by_mcp(self, error: Exception) -> bool:

@@ -80,6 +80,11 @@ def failure(
     return broken
 
 
+def as_error(outcome: GatewayError | ToolResult, *, server: str, tool: str) -> GatewayError:
+    """The outcome of a request that is no call of a policy, to which a refusal is an error, too."""
+    return outcome if isinstance(outcome, GatewayError) else ProtocolError(outcome.text, server=server, tool=tool)
+
+
 def refuses(error: Exception, delivery: Delivery) -> bool:
     """Whether a request failed because the server answered that it does not take it, by an error or an HTTP status."""
     cause: BaseException | None = error

@@ -13,10 +13,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway import sdk
 from gateway.connection.calls import Calls
 from gateway.connection.deadline import Deadline
+from gateway.connection.failures import as_error
 from gateway.connection.in_flight import InFlightCall, InFlightCalls
 from gateway.connection.redaction import Redactor
 from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
-from gateway.errors import CallTimeout, GatewayError, ProtocolError
+from gateway.errors import CallTimeout, GatewayError
 from gateway.transport.delivery import GatewayAnswer
 from gateway.transport.link import Link
 
@@ -61,12 +62,12 @@ class Forwarding:
             try:
                 return await self._answer(session, request, meta, call, token)
             except self._calls.failures as error:
-                await self._calls.note_forgotten(error, call)
-                if (said := self._error_of_the_server(error, call)) is not None:
-                    raise ErrorAnswer(said) from error
+                said = self._error_of_the_server(error, call)
                 # Never repeatable here: only the client knows whether its request may run twice.
-                refusal = self._calls.failed(error, call, repeatable=False, **where)
-                raise ProtocolError(refusal.text, **where) from error
+                outcome = await self._calls.outcome(error, call, repeatable=False, **where)
+                if said is not None and call.broke is None:
+                    raise ErrorAnswer(said) from error
+                raise as_error(outcome, **where) from error
             finally:
                 del self._in_flight.running[token]
         self._calls.on_timeout()

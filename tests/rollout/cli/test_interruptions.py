@@ -195,6 +195,7 @@ class Signalling(MetaPathFinder):
         if name == os.environ["MODULE"]:
             os.kill(os.getpid(), int(os.environ["SIGNAL"]))
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
 sys.meta_path.insert(0, Signalling())
 from mcp_rollout_start import main
 main()
