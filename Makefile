@@ -312,8 +312,8 @@ test-wheel: install
 # The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).
 bench: install bench-peers
 	$(BIN)/python -m benchmarks call --repeats $(REPEATS)
-	$(BIN)/mcp-rollout bench lease retail --repeats $(REPEATS)
-	$(BIN)/mcp-rollout bench start --repeats $(REPEATS)
+	$(BIN)/python -m benchmarks lease retail --repeats $(REPEATS)
+	$(BIN)/python -m benchmarks start --repeats $(REPEATS)
 	$(BIN)/python -m benchmarks turn --repeats $(REPEATS)
 	$(BIN)/python -m benchmarks overlap --repeats $(REPEATS)
 	$(BIN)/python -m benchmarks memory

@@ -1,7 +1,7 @@
 """What the gateway, the loop and the traces cost on this machine, each beside its peer in the same run.
 
-Other load of the machine affects both sides alike, so that the ratios are what can be relied on. `mcp-rollout bench`
-measures a user's own servers; the other programs here are run by their names, see docs/performance.md.
+Other load of the machine affects both sides alike, so that the ratios are what can be relied on. The other programs
+here are run by their names, see docs/performance.md.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import typer
 from rich.table import Table
 
 from benchmarks.calls import CALLERS, TYPICAL, CallCost, measure_calls
+from benchmarks.leases import measure_leases
+from benchmarks.runs import Repeats, medians, report, run_cell
 from benchmarks.sessions_command import bench_sessions
 from rollout.cli.app import exit_with, main, quiet_logs
-from rollout.cli.bench import Repeats, medians, report, run_cell
-from rollout.cli.options import AsJson, output_console, print_json
+from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, output_console, print_json
 
 app = typer.Typer(
     result_callback=exit_with,
@@ -69,6 +70,36 @@ def bench_call(
             )
     output_console().print(table)
     return 0
+
+
+@app.command("lease")
+def bench_lease(
+    file: File = "retail",
+    leases: Annotated[int, typer.Option("-n", min=2, help="How many leases.")] = 50,
+    repeats: Repeats = 1,
+    as_json: AsJson = False,
+    environments_dir: EnvironmentsDir = None,
+) -> int:
+    """Measure a lease of these servers, reset included, beside resets by the SDK's own clients.
+
+    `cold_s` is the gateway's start and the first lease with a reset. It leaves out one lease between them, which finds
+    a task to reset to.
+    """
+    config = load_target(file, environments_dir).config
+    return report(medians([anyio.run(measure_leases, config, leases) for _ in range(repeats)]), as_json)
+
+
+@app.command("start")
+def bench_start(
+    forks: Annotated[int, typer.Option(min=1, help="Processes that are forked and held.")] = 200,
+    spawns: Annotated[int, typer.Option(min=1, help="Processes that are spawned and held.")] = 6,
+    module: Annotated[str, typer.Option("-m", help="The server, as a module of Python.")] = "mcp_servers.retail",
+    repeats: Repeats = 1,
+    as_json: AsJson = False,
+) -> int:
+    """Compare starting a process of a Python server by fork with spawning it, and lease forks that are ready."""
+    given = [str(forks), str(spawns), "-m", module]
+    return report(medians([run_cell("benchmarks.starts", *given) for _ in range(repeats)]), as_json)
 
 
 @app.command("turn")

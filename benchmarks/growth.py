@@ -27,11 +27,11 @@ import anyio.lowlevel
 import structlog
 from mcp.server.mcpserver import MCPServer
 
+from benchmarks.costs import cpu_s, descendants
 from benchmarks.server_programs import sweepers_of
 from benchmarks.wait_server import MODULE
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from rollout.bench.costs import cpu_s, descendants
 from rollout.environment.config import Environment
 from rollout.environment.task import Origin, Task
 from rollout.formats import hermes

@@ -21,10 +21,10 @@ from typing import Any
 import anyio
 
 from benchmarks.callbacks import timed
+from benchmarks.costs import cpu_by_process, cpu_since_s, descendants
+from benchmarks.runs import print_figures
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants
-from rollout.bench.program import print_figures
 from rollout.engines.scripted import expert_script
 from rollout.environment.config import Environment
 from rollout.environment.rows import environment_tasks

@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
+from benchmarks.costs import memory_kb
+from benchmarks.runs import print_figures
 from benchmarks.wait_server import MODULE
 from gateway.gateway import Gateway
-from rollout.bench.costs import memory_kb
-from rollout.bench.program import print_figures
 from rollout.environment.config import Environment, load_environment
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task

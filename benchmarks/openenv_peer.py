@@ -21,8 +21,8 @@ from collections import Counter
 from importlib.util import find_spec
 from typing import Any
 
+from benchmarks.costs import cpu_s, memory_kb, quantile
 from benchmarks.server_programs import listening, missing_descriptors
-from rollout.bench.costs import cpu_s, memory_kb, quantile
 
 WAIT_S = 1.0
 CONNECTS = 256

@@ -24,11 +24,11 @@ from typing import Any
 import yaml
 from mcp import Client, StdioServerParameters
 
+from benchmarks.costs import cpu_by_process, cpu_since_s, descendants
+from benchmarks.runs import print_figures
 from benchmarks.server_programs import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
 from gateway.types import SEED_META, TRAJECTORY_META
-from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants
-from rollout.bench.program import print_figures
 from rollout.environment.config import load_environment
 from rollout.environment.startup import opened_environment
 from rollout.environment.task import Origin, Task

@@ -24,12 +24,12 @@ import anyio
 import structlog
 from mcp import Client
 
+from benchmarks.costs import cpu_s
 from benchmarks.echo_server import create_server
 from benchmarks.server_programs import listening
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
 from gateway.remote.hosts import HostConfig, HostList
-from rollout.bench.costs import cpu_s
 
 CONCURRENT = 16
 TEXT = "x" * 100

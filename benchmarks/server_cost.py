@@ -13,10 +13,10 @@ import sys
 import time
 from typing import Any
 
+from benchmarks.costs import cpu_s, quantile
 from benchmarks.floor import Ask, over_http, over_stdio
 from benchmarks.server_programs import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
-from rollout.bench.costs import cpu_s, quantile
 
 WAIT_S = 1.0
 

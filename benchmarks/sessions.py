@@ -19,14 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.costs import cpu_s, memory_kb, quantile
+from benchmarks.runs import print_figures
 from benchmarks.server_programs import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
 from gateway.config.models import GatewayConfig
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
-from rollout.bench.costs import cpu_s, memory_kb, quantile
-from rollout.bench.program import print_figures
 from rollout.process import tune_collector
 
 WAIT_S = 1.0

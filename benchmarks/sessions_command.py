@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from benchmarks.runs import run_cell
 from benchmarks.server_programs import missing_descriptors
 from benchmarks.sessions import TRANSPORTS
 from gateway.leases.opening import http_posts_at_once
-from rollout.cli.bench import run_cell
 from rollout.cli.options import AsJson, output_console, print_json
 
 OPENENV = "openenv"

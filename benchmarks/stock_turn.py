@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from benchmarks.echo_server import STDIO_ARGUMENTS
-from rollout.bench.program import print_figures
+from benchmarks.runs import print_figures
 
 ROOT = Path(__file__).parents[1]
 TEXT = "plum " * 12

@@ -24,7 +24,7 @@ import anyio
 from pydantic import TypeAdapter
 
 from benchmarks.loop import Retail
-from rollout.bench.program import print_figures
+from benchmarks.runs import print_figures
 from rollout.trace.record import Trace
 from rollout.trace.store import TraceStore
 

@@ -40,7 +40,6 @@ ROLLOUT = (
     {"agents", "engines", "verl_cpu", "viewer"},
     {"training"},
     {"areal", "evaluation", "contract", "doctor", "programs", "verl"},
-    {"bench"},
     {"cli"},
     {"__init__"},
 )

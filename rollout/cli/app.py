@@ -32,7 +32,6 @@ COMMANDS = {
     "compare": "Compare two runs over the rows that both played.",
     "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",
-    "bench": "Measure what servers cost on this machine: leases, and starts of processes.",
 }
 """What `mcp-rollout --help` lists. Each command is the `app` of the module with its name in this package."""
 

@@ -1,4 +1,4 @@
-"""`bench`: what it measures is measured, and comes as one object."""
+"""`python -m benchmarks`: what it measures is measured, and comes as one object."""
 
 import asyncio
 import gc
@@ -17,29 +17,20 @@ from rich.table import Table
 
 from benchmarks import loop, memory, overlap, traces
 from benchmarks.callbacks import timed
+from benchmarks.costs import cpu_by_process, cpu_s, cpu_since_s
+from benchmarks.runs import medians
 from benchmarks.sessions import measure
-from rollout.bench.costs import cpu_by_process, cpu_s, cpu_since_s
-from rollout.cli.bench import medians
 from rollout.cli.options import output_console
 
-ROOT = Path(__file__).parents[3]
-COMMAND = Path(sys.executable).with_name("mcp-rollout")
+ROOT = Path(__file__).parents[1]
+PROGRAM = [sys.executable, "-m", "benchmarks"]
 TRANSPORTS = {"in_process", "in_process_sdk", "stdio", "http"}
 BOUND_S = 280
 """Every command starts several processes, which takes long on a busy machine."""
 
 
-def program(measurement: str) -> list[str]:
-    """What users measure of their own servers is a command; what is measured of this project is not installed."""
-    if measurement in ("lease", "start"):
-        return [str(COMMAND), "bench"]
-    return [sys.executable, "-m", "benchmarks"]
-
-
 def bench(*arguments: str) -> Any:
-    done = subprocess.run(
-        [*program(arguments[0]), *arguments, "--json"], cwd=ROOT, capture_output=True, check=True, timeout=BOUND_S
-    )
+    done = subprocess.run([*PROGRAM, *arguments, "--json"], cwd=ROOT, capture_output=True, check=True, timeout=BOUND_S)
     return json.loads(done.stdout)
 
 
@@ -185,8 +176,8 @@ def test_sessions_take_every_step_over_each_transport() -> None:
 
 
 def run(*arguments: str, limit: int | None = None) -> tuple[int, str, str]:
-    """Status, output and errors of `bench`, with so many open files."""
-    command = [*program(arguments[0]), *arguments]
+    """Status, output and errors of a measurement, with so many open files."""
+    command = [*PROGRAM, *arguments]
     if limit is not None:
         command = ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", *command]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S)
@@ -230,12 +221,6 @@ def test_an_unknown_row_is_named() -> None:
     assert status == 2 and "carrier" in errors
 
 
-@pytest.mark.parametrize("module", ["no_such_package.server", "mcp_servers.no_such_module"])
-def test_a_server_that_is_no_module_is_named(module: str) -> None:
-    status, _, errors = run("start", "-m", module)
-    assert status == 2 and f"there is no module {module}" in errors
-
-
 def test_a_server_that_does_not_start_is_said_in_a_line(tmp_path: Path) -> None:
     status, output, errors = run("start", "-m", "json", "--forks", "1", "--spawns", "1")
     assert status == 1 and not output and "the server exited with status 1" in errors and "Traceback" not in errors
@@ -253,16 +238,11 @@ def test_too_few_open_files_are_said_before_anything_is_measured() -> None:
     assert "at most 186 of 200 calls over HTTP are under way at a time" in errors
 
 
-def test_too_few_open_files_for_processes_are_said_before_any_is_started() -> None:
-    status, output, errors = run("start", "--forks", "100", limit=400)
-    assert status == 2 and not output and "ulimit -Hn 528" in errors and "--forks" in errors
-
-
 def test_a_program_that_is_interrupted_says_nothing() -> None:
     interrupted = "lambda: signal.raise_signal(signal.SIGINT)"
     # A shell starts its background jobs with SIGINT ignored, and the program would inherit that.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = f"{heard}; from rollout.bench.program import print_figures; print_figures({interrupted})"
+    program = f"{heard}; from benchmarks.runs import print_figures; print_figures({interrupted})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -1,6 +1,6 @@
-"""One run of `bench start`: what a process of a Python server costs, forked against spawned.
+"""One run of `benchmarks start`: what a process of a Python server costs, forked against spawned.
 
-    python -m rollout.bench.starts FORKS SPAWNS [ARGUMENTS OF PYTHON, by default -m mcp_servers.retail]
+    python -m benchmarks.starts FORKS SPAWNS [ARGUMENTS OF PYTHON, by default -m mcp_servers.retail]
 
 Takes so many leases at once under `scope: process` and holds all of them: starts per second, CPU time of gateway and
 servers per start (user and system), and the proportional set size of each server. Then as many leases, one after the
@@ -17,11 +17,11 @@ from typing import Any
 
 import anyio
 
+from benchmarks.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, page_faults, quantile
+from benchmarks.leases import first_tasks
+from benchmarks.runs import print_figures
 from gateway.config.models import GatewayConfig
 from gateway.gateway import Gateway
-from rollout.bench.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, page_faults, quantile
-from rollout.bench.leases import first_tasks
-from rollout.bench.program import print_figures
 from rollout.process import tune_collector
 
 READY_S = 300.0

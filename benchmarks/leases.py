@@ -1,4 +1,4 @@
-"""`bench lease`: a lease of an environment's servers beside what the SDK's own clients take for the same reset."""
+"""`benchmarks lease`: a lease of an environment's servers beside what the SDK's own clients take for the same reset."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
+from benchmarks.costs import quantile
 from gateway.config.models import GatewayConfig, Kind
 from gateway.gateway import Gateway
 from gateway.types import SEED_META, TRAJECTORY_META, Role
-from rollout.bench.costs import quantile
 from rollout.environment.harness import list_tasks
 
 

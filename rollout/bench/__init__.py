@@ -1,1 +1,0 @@
-"""Measurements that `mcp-rollout bench` runs on a user's servers, each in its own process."""
