@@ -276,8 +276,7 @@ def by_trainer(
         "trainer.total_training_steps": STEPS,
     }
     if not (played := home / "played").exists():
-        platform = "nvidia" if engine["engine"] == "transformers" else "cpu"
-        done = train(home, overrides, timeout_s=_WAIT_S, VERL_PLATFORM=platform)
+        done = train(home, overrides, timeout_s=_WAIT_S)
         (home / "verl.log").write_text(done.stdout)
         if done.returncode:
             raise SystemExit(f"error: {case}: verl ended with status {done.returncode}\n{done.stdout[-4000:]}")

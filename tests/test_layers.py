@@ -227,6 +227,14 @@ def test_heavy_packages_are_imported_by_the_adapters_alone() -> None:
     assert found == []
 
 
+def test_verls_adapter_knows_no_engine_without_a_gpu() -> None:
+    """Configurations name it, in keys of verl's own; so no process of another engine's training imports it."""
+    named = [path.name for path in modules("rollout/verl") if "verl_cpu" in path.read_text()]
+    assert named == [] and "verl.plugins" not in (ROOT / "pyproject.toml").read_text()
+    engines = [path for path in (ROOT / "configs" / "engine").glob("*.yaml") if "verl_cpu" in path.read_text()]
+    assert {path.stem for path in engines} == {"cpu", "sglang_cpu", "transformers"}
+
+
 def test_only_its_adapter_imports_areal() -> None:
     found = {
         name("rollout", path) for path in modules("rollout") if {"areal"} & {i.split(".")[0] for i in imports(path)}

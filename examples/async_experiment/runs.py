@@ -154,7 +154,7 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
         file = environments / "retail_fitting.yaml"
         slow = yaml.safe_load(file.read_text()) | {"agent": {"use": "async_experiment.slow_tools:SlowTools"}}
         file.write_text(yaml.safe_dump(slow))
-        modules = "rollout.verl.trainer,async_experiment.slow_engine"
+        modules = "rollout.verl_cpu.accelerator,rollout.verl.trainer,async_experiment.slow_engine"
         yield f"{_ROLLOUT}.custom.mcp.environments_dir", environments.absolute()
         yield "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES", f"'{modules}'"
         yield "trainer.val_before_train", False

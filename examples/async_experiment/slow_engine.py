@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-import rollout.verl_cpu.plugin  # noqa: F401 - registers what is replaced below
+import rollout.verl_cpu.accelerator  # noqa: F401 - registers what is replaced below
 from rollout.decoding.batch import Ending, Request
 from rollout.decoding.decoder import Decoder
 from rollout.decoding.sampling import uniform

@@ -18,7 +18,7 @@ END_S = 60.0
 """How long a process may take to end by itself, before it is killed."""
 VARIABLES_KEY = "ray_kwargs.ray_init.runtime_env.env_vars"
 """verl's key of the environment variables of Ray's processes."""
-_VARIABLES = {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+_VARIABLES = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def end_on_sigterm() -> None:
@@ -40,7 +40,7 @@ def command(*arguments: str | Path) -> None:
 def verl_training(overrides: Sequence[str], log: Path) -> Generator[subprocess.Popen[bytes], None, None]:
     """Print and start verl's trainer on the CPU with `configs/mcp_grpo.yaml`; its output goes to `log`."""
     arguments = ["--config-dir", "configs", "--config-name", "mcp_grpo", *overrides]
-    line = "[bold green]$ VERL_PLATFORM=cpu python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments)
+    line = "[bold green]$ python -m verl.trainer.main_ppo " + " \\\n    ".join(arguments)
     console.print(line, soft_wrap=True)  # so that it can be copied
     trainer = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
     # Of Ray's processes some would outlive verl; they are in its session.

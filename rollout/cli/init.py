@@ -80,7 +80,7 @@ wrote {out}/{{servers.json,{name}.yaml,tasks.jsonl,reward.py}}. Put your tasks i
     actor_rollout_ref.rollout.multi_turn.tool_config_path={out}/tools.yaml \\
     actor_rollout_ref.rollout.custom.mcp.environments_dir={out}
 These play on your servers as {out}/servers.json has them: data outside of ${{lease.dir}} is your own.
-ENGINE is sglang or vllm; without a GPU it is cpu, and the command begins with VERL_PLATFORM=cpu."""
+ENGINE is sglang or vllm; without a GPU it is cpu."""
 
 app = typer.Typer(add_completion=False)
 

@@ -40,7 +40,7 @@ from rollout.verl.policy import VerlPolicy
 from rollout.verl.reward_loop import VerlReward
 from rollout.verl.runtime import WORKER, Runtime
 from rollout.verl.settings import Settings
-from rollout.verl.shard_checks import held_director
+from rollout.verl.shards import held_director
 from rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)

@@ -12,10 +12,11 @@ from verl.workers.rollout.replica import TokenOutput
 
 from rollout.types import Attempt
 from rollout.verl.settings import KEY
-from rollout.verl_cpu import ROLLOUT_NAME
 
 ATTEMPTS_KEY = "mcp_attempts"
 """Key of an output's `extra_fields`: the list of its `Attempt`s."""
+_SEEDED_BY_POSITION = "transformers_cpu"
+"""The engine that draws by a request's seed and a token's position."""
 _ATTEMPTS: ContextVar[list[Attempt]] = ContextVar("mcp_rollout_engine_attempts")
 
 
@@ -30,8 +31,8 @@ class _Attempts(LLMServerClient):
         super().__init__(config, *args, **options)
         self._end_ids = end_ids
         self._seed_key = OmegaConf.select(config, f"{KEY}.sampling_seed_key")
-        # Ours draws by seed and position, so a resumed generation goes on as if it had not been interrupted.
-        self._reseeds = config.actor_rollout_ref.rollout.name != ROLLOUT_NAME
+        # There a resumed generation goes on as if it had not been interrupted.
+        self._reseeds = config.actor_rollout_ref.rollout.name != _SEEDED_BY_POSITION
 
     async def generate(self, request_id: str, *, sampling_params: dict[str, Any], **inputs: Any) -> TokenOutput:  # pyright: ignore[reportIncompatibleMethodOverride]
         attempts = _ATTEMPTS.get()

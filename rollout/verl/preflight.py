@@ -6,11 +6,11 @@ Hydra calls `PreflightCallback` with the composed configuration (`hydra.callback
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import traceback
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,27 +39,23 @@ from rollout.loop.thinking import check_thoughts
 from rollout.trace.store import TraceStore
 from rollout.training.environments import Lock
 from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
+from rollout.training.refusals import refuse
 from rollout.training.settings import share
 from rollout.types import ModelTokens
 from rollout.verl.agent_names import registered_agents, unknown_agents
 from rollout.verl.custom_reward import check_custom_reward
-from rollout.verl.engine_checks import check_cpu_engine, check_gpus, check_installed
+from rollout.verl.modules import check_names, import_modules
+from rollout.verl.refusals import GIVEN, OF_THE_MACHINE, OF_THE_RUN, Run, check_environment
 from rollout.verl.settings import (
     KEY,
     TEMPLATE_KEY,
     Settings,
     check_model_length,
-    check_place,
-    check_seed,
     context_tokens,
     read_template,
     workers_per_node,
 )
-from rollout.verl.shard_checks import check_shards
-from rollout.verl.strategy_checks import check_strategy
 from rollout.verl.tool_agent_sessions import gateway_config
-from rollout.verl.trainer_checks import check_groups, check_mode, check_trainer, check_waiting
-from rollout.verl.update_checks import check_names, check_numbers, check_update
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +64,13 @@ class PreflightCallback(Callback):
     """Stops the program with one message and exit status 2 if the run cannot work."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Replace the file of our `chat_template` by its text in verl's key: the job gets a copy of this configuration.
+        """Prepare this process as verl's are, by the modules that they import first, and the configuration they get.
 
-        So every process of verl has the template, also those that load a tokenizer without us, and none reads the file.
+        The text of our `chat_template` replaces its file in verl's key: so every process of verl has the template, also
+        those that load a tokenizer without us, and none reads the file.
         """
         with _printed():
+            import_modules(config)
             read_template(config)
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
@@ -98,41 +96,32 @@ async def preflight(config: DictConfig) -> None:
 
     Raises:
         ConfigError: all problems of the configuration and the files that it names; without any, those of the
-            environments with their rows; without any, those of the prompts and an engine that is not installed;
-            without any, missing GPUs. Each has file, key and remedy.
+            environments with their rows; without any, those of the prompts; without any, those of this machine, which
+            lacks the engine or a GPU. Each has file, key and remedy.
         GatewayError: a required server does not start.
     """
-    settings = Settings.of(config)
-    _check_given(config)
-    check_numbers(config)
-    _warn_of_renormalised_sampling(config)
-    rows, lock = _check_files(config, settings)
+    run = Run(config, settings := Settings.of(config))
+    refuse(GIVEN, run)
+    rows, lock = _check_files(run)
     shown = await check_environments(rows, settings, lock, workers_per_node=workers_per_node(config))
     if any(_has_stock_rows(config, path) for path in _files(config)):
         await _check_stock_lock(lock, checked=shown, workers=workers_per_node(config))
-    faults = Faults()
-    faults.check(check_installed, config)
     if rows:
+        faults = Faults()
         tokens = _tokens(config)
         faults.check(check_model_length, config)
         faults.check(_check_prompts, config, tokens, rows, shown)
         faults.check(check_turns, tokens, rows, shown, key=f"{KEY}.chat_template")
-    raise_all(faults)
-    check_gpus(config)  # last: without GPUs, all else can be validated
+        raise_all(faults)
+    refuse(OF_THE_MACHINE, run)  # last: without GPUs, all else can be validated
 
 
-def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Lock]:
+def _check_files(run: Run) -> tuple[list[Row], Lock]:
     """Validate what the configuration says, and the files that it names; returns rows and lock."""
-    faults = Faults()
+    (config, settings), faults = (run.config, run.settings), Faults()
     rows: list[Row] = []
     lock: Lock | None = None
-    faults.check(check_place, config)
-    faults.check(check_seed, config, settings)
-    faults.check(check_mode, config)
-    faults.check(check_trainer, config, settings)
-    faults.check(check_cpu_engine, config)
-    with faults.collected():
-        check_groups(config, settings.reward_parts)
+    faults.check(refuse, OF_THE_RUN, run)
     with faults.collected():
         TraceStore(settings.trace_dir).check()
     with faults.collected():
@@ -146,43 +135,18 @@ def _check_files(config: DictConfig, settings: Settings) -> tuple[list[Row], Loc
         faults.check(check_custom_reward, config, settings.custom_reward, key=f"{KEY}.custom_reward")
     # After `registered_agents`, which imports what may register names too
     faults.check(check_names, config)
-    faults.check(check_update, config)
     faults.check(_check_batch_size, config)
     with faults.collected():
         lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
-    environments: list[Environment] = []
     # One row for each environment, the first that names it, which messages quote.
     for row in {row.task.environment: row for row in reversed(rows)}.values():
         with faults.collected():
             environment = _environment(row, settings, config)
-            environments.append(environment)
             faults.check(check_thoughts, environment, str(config.actor_rollout_ref.rollout.multi_turn.format))
-            faults.check(check_strategy, environment, config, settings)
-            check_shards(environment, config)
+            check_environment(replace(run, own_environment=environment))
     raise_all(faults)
-    check_waiting(environments, config)
     assert lock is not None
     return rows, lock
-
-
-def _check_given(config: DictConfig) -> None:
-    """Validate that keys without a default are given, and that the CPU engine has its platform and a GPU's place."""
-    faults = [
-        ConfigError("is not given", key=key, remedy=remedy)
-        for key, remedy in {
-            "data.train_files": "name a file that `mcp-rollout data` wrote",
-            "actor_rollout_ref.model.path": "name a model directory",
-        }.items()
-        if not OmegaConf.select(config, key)
-    ]
-    if config.trainer.device == "cpu" and os.environ.get("VERL_PLATFORM") != "cpu":
-        remedy = "set VERL_PLATFORM=cpu in the environment"
-        faults.append(ConfigError("the CPU engine needs verl's CPU platform", key="engine", remedy=remedy))
-    if config.trainer.device == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        # Ray counts the devices that the variable names.
-        problem, remedy = "Ray refuses the GPU that stands for the CPU", "unset it: no GPU is used"
-        faults.append(ConfigError(problem, key="CUDA_VISIBLE_DEVICES=", remedy=remedy))
-    raise_all(faults)
 
 
 def _check_batch_size(config: DictConfig) -> None:
@@ -196,21 +160,6 @@ def _check_batch_size(config: DictConfig) -> None:
         problem = f"is {size}, and data.train_files have {rows} rows"
         remedy = f"at most {rows}, or write more rows with `mcp-rollout data`"
         raise ConfigError(problem, key="data.train_batch_size", remedy=remedy)
-
-
-def _warn_of_renormalised_sampling(config: DictConfig) -> None:
-    """Warn where the engine samples from a part of the distribution whose whole the trainer computes."""
-    rollout = config.actor_rollout_ref.rollout
-    cut = {
-        key: rollout[key] for key, neutral in {"top_p": 1.0, "top_k": -1}.items() if rollout[key] not in (neutral, 0)
-    }
-    if cut:
-        log.warning(
-            "the engine renormalises the probabilities of the tokens it samples from, and the trainer does not: "
-            "trained log-probabilities differ from sampled ones; set top_p=1.0 and top_k=-1 for training",
-            key="actor_rollout_ref.rollout",
-            **cut,
-        )
 
 
 def _files(config: DictConfig, *keys: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and checks of verl's own settings."""
+"""Our section of verl's configuration, `actor_rollout_ref.rollout.custom.mcp`, and what we read of verl's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 from verl.utils.import_utils import resolve_config_path
 
 from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError, raise_all
+from gateway.errors import ConfigError
 from rollout.environment.config import Environment
 from rollout.environment.reward_config import CUSTOM_PART
 from rollout.environment.sections import Section
@@ -19,8 +19,7 @@ from rollout.tokens.chat_template import read_chat_template
 from rollout.training.settings import TrainingSettings, reward_parts
 from rollout.verl.custom_reward import CustomReward, verls_reward, with_verls_reward
 
-_CUSTOM = "actor_rollout_ref.rollout.custom"
-KEY = f"{_CUSTOM}.mcp"
+KEY = "actor_rollout_ref.rollout.custom.mcp"
 TEMPLATE_KEY = "actor_rollout_ref.model.custom_chat_template"
 """verl's key for the text of a template; ours names a file."""
 TRAINER_MODE, COLOCATE_MODE, SEPARATE_MODE = "mcp_sync", "mcp_colocate_async", "mcp_separate_async"
@@ -28,7 +27,6 @@ TRAINER_MODE, COLOCATE_MODE, SEPARATE_MODE = "mcp_sync", "mcp_colocate_async", "
 TRAINER_MODES = (TRAINER_MODE, COLOCATE_MODE, SEPARATE_MODE)
 _ENGINES = ("sglang", "vllm", "trtllm")
 """Engines whose verl servers use the model's own length if none is configured."""
-
 
 ESTIMATORS = ("tree_grpo", "step_grpo")
 """Our values of `algorithm.adv_estimator`; they need our trainer."""
@@ -120,32 +118,6 @@ def read_template(config: DictConfig) -> None:
     OmegaConf.update(config, TEMPLATE_KEY, text)
 
 
-def check_place(config: DictConfig) -> None:
-    """Refuse our settings beside our section, where nothing reads them; other names there are those of plugins.
-
-    Raises:
-        ConfigError: keys of `rollout.custom` have names of our settings.
-    """
-    given = OmegaConf.select(config, _CUSTOM) or ()
-    problem = f"is not read: our settings are below {KEY}"
-    raise_all(
-        [
-            ConfigError(problem, key=f"{_CUSTOM}.{name}", remedy=f"did you mean {KEY}.{name}?")
-            for name in given
-            if name in Settings.model_fields
-        ]
-    )
-
-
-def check_seed(config: DictConfig, settings: Settings) -> None:
-    """Raises ConfigError where the run's seed would change nothing, since no request has a seed."""
-    is_seeded = settings.sampling_seed_key is not None and config.trainer.use_v1
-    if settings.seed and not is_seeded and not config.actor_rollout_ref.rollout.full_determinism:
-        problem = f"is {settings.seed}, and requests have no seed"
-        remedy = f"set {KEY}.sampling_seed_key to the engine's parameter (and trainer.use_v1=True), or leave the seed 0"
-        raise ConfigError(problem, key=f"{KEY}.seed", remedy=remedy)
-
-
 def groups_per_update(config: DictConfig) -> int:
     """Rows of one batch: those of a step, which verl's `separate_async` divides by `parameter_sync_step`."""
     is_separate = config.trainer.v1.trainer_mode in ("separate_async", SEPARATE_MODE)
@@ -182,23 +154,17 @@ def check_model_length(config: DictConfig) -> None:
     """Validate that the model can read trajectories as long as verl's settings allow.
 
     Raises:
-        ConfigError: `max_model_len` exceeds the model's own length, which verl's servers would reject after their
-            start; or it is not given and the servers would reject the late turns of long trajectories.
+        ConfigError: `max_model_len` is not given, and the servers would reject the late turns of long trajectories.
     """
     from transformers import AutoConfig
     from verl.workers.rollout.utils import get_max_position_embeddings
 
     rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
-    if rollout.name not in _ENGINES:
+    if rollout.name not in _ENGINES or OmegaConf.select(rollout, "max_model_len") is not None:
         return
     known = AutoConfig.from_pretrained(str(model.path), trust_remote_code=bool(model.get("trust_remote_code")))
-    own, given = get_max_position_embeddings(known), OmegaConf.select(rollout, "max_model_len")
-    needed = rollout.prompt_length + rollout.response_length
-    if given is not None and given > own:
-        problem, remedy = f"is {given}, and the model reads {own} tokens at most", f"make it at most {own}"
-    elif given is None and needed > own:
+    own, needed = get_max_position_embeddings(known), rollout.prompt_length + rollout.response_length
+    if needed > own:
         problem = f"is not given, and the model reads {own} tokens at most, less than prompt and response ({needed})"
         remedy = f"make it {own}: trajectories that reach it end with token_limit"
-    else:
-        return
-    raise ConfigError(problem, key="actor_rollout_ref.rollout.max_model_len", remedy=remedy)
+        raise ConfigError(problem, key="actor_rollout_ref.rollout.max_model_len", remedy=remedy)

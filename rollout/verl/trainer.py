@@ -18,9 +18,6 @@ import structlog
 import transfer_queue as tq
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
-
-# verl imports external modules before its plugins, and the next imports ask for the platform that VERL_PLATFORM names.
-import rollout.verl_cpu.plugin  # noqa: F401  # isort: skip
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync

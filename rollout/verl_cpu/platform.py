@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.distributed.fsdp import OffloadPolicy
-from verl.plugin.platform import PlatformBase, PlatformRegistry
+from verl.plugin.platform import PlatformBase, set_platform
 from verl.utils import distributed
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
@@ -65,7 +65,7 @@ def _device_module() -> ModuleType:
 
 
 class CPUPlatform(PlatformBase):
-    """The host CPU in the role of verl's accelerator; selected by `VERL_PLATFORM=cpu` only."""
+    """The host CPU in the role of verl's accelerator."""
 
     device_name: Any = "cpu"
     vendor_name: Any = "cpu"
@@ -83,7 +83,7 @@ class CPUPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Return False: every machine has a CPU, so auto-detection must never choose it."""
+        """Return False: it is not registered for detection, since every machine has a CPU."""
         return False
 
     def current_device(self) -> Any:
@@ -117,12 +117,14 @@ class CPUPlatform(PlatformBase):
 
 
 def register() -> None:
-    """Make verl accept `trainer.device=cpu`, and on it `rollout.name=transformers_cpu` and `sglang`. Idempotent.
+    """Make verl compute with `trainer.device=cpu`, and on it with `rollout.name=transformers_cpu` and `sglang`.
+
+    verl warns where it has found another platform before, as in the process that the user starts.
 
     Raises:
         UnsupportedVerl: verl's internals are not those of 0.9.1.
     """
-    PlatformRegistry.register(platform="cpu")(CPUPlatform)
+    set_platform(CPUPlatform())
     register_rollouts(*_ROLLOUTS)
     _set_process_group_backend()
     _register_training_engine()

@@ -12,6 +12,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+CPU_MODULES = "rollout.verl_cpu.accelerator,rollout.verl.trainer"
+"""What configs/engine/cpu.yaml has verl's processes import first."""
 
 
 def train(
@@ -44,8 +46,8 @@ def command(
     Ray's workers import this checkout even if the environment has another one installed.
     """
     path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT), os.environ.get("PYTHONPATH")]))
-    if "VERL_USE_EXTERNAL_MODULES" in environment:  # the configuration's own value is the trainer class
-        modules = f"rollout.verl.trainer,{environment['VERL_USE_EXTERNAL_MODULES']}"
+    if "VERL_USE_EXTERNAL_MODULES" in environment:  # the configuration has its own
+        modules = f"{CPU_MODULES},{environment['VERL_USE_EXTERNAL_MODULES']}"
         overrides = {f"{_VARIABLES}.VERL_USE_EXTERNAL_MODULES": f"'{modules}'", **overrides}
     all_overrides = {
         "engine": "cpu",
@@ -56,7 +58,7 @@ def command(
     }
     argv = [str(python), "-m", "verl.trainer.main_ppo", "--config-dir", "configs", "--config-name", "mcp_grpo"]
     # Ray would write a token file into the home directory.
-    own = {"VERL_PLATFORM": "cpu", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    own = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     return (
         [*argv, *(f"{key}={value}" for key, value in all_overrides.items())],
         {**os.environ, **own, **environment, "PYTHONPATH": path},

@@ -15,7 +15,7 @@ import torch
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-import rollout.verl_cpu.plugin  # noqa: F401 - registers before what is added below
+import rollout.verl_cpu.accelerator  # noqa: F401 - registers before what is added below
 from rollout.verl_cpu import ROLLOUT_NAME
 from rollout.verl_cpu.replica import TransformersReplica
 from rollout.verl_cpu.server import TransformersServer

@@ -123,3 +123,12 @@ def test_a_file_that_is_no_template_is_one_message(tmp_path: Path, name: str) ->
     (tmp_path / "deep.jinja").write_text("{{" + "(" * 3000 + "1" + ")" * 3000 + "}}")
     with pytest.raises(ConfigError, match="cannot be read as a chat template"):
         read_chat_template(tmp_path / name if name == "deep.jinja" else Path(name), key="--chat-template")
+
+
+def test_a_model_that_is_nowhere_is_said_after_one_request() -> None:
+    """transformers asks a hub that does not answer for more than a minute."""
+    from rollout.tokens.verl_builder import check_model
+
+    for path in ("outputs/no_model", "/no/model", "not a name"):
+        with pytest.raises(ConfigError, match=r"the hub does not give it|no such directory"):
+            check_model(path, key="actor_rollout_ref.model.path")

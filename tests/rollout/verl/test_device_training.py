@@ -38,7 +38,7 @@ def test_the_trainer_gets_what_the_engine_logged(
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": tmp_path / "engine.jsonl",
         "trainer.total_training_steps": STEPS,
     }
-    done = train(tmp_path, overrides, VERL_PLATFORM=platform)
+    done = train(tmp_path, overrides)
     assert done.returncode == 0, done.stdout[-8000:]
     records = read_records(tmp_path / "traces")
     assert len(records) == STEPS * ROWS * SAMPLES

@@ -105,3 +105,10 @@ def test_the_parts_of_the_reward_are_those_of_the_runs_weights(tmp_path: Path) -
     assert Settings.model_validate(given).reward_parts == ("format",)
     weighted = given | {"reward_weights": {"score": 1.0, "valid_calls": 0.1}}
     assert Settings.model_validate(weighted).reward_parts == ("valid_calls",)
+
+
+def test_the_settings_of_a_run_change_the_environments_strategy() -> None:
+    given: dict[str, Any] = {"use": "tree", "tree": {"branch_at": "entropy"}}
+    strategy = applied(strategy=given | {"single_turn": {"observations": {"max_tokens": 32}}}).strategy
+    assert (strategy.use, strategy.tree.branch_at, strategy.tree.roots) == ("tree", "entropy", 2)
+    assert strategy.single_turn.observations.max_tokens == 32 and strategy.single_turn.history_tokens == 2048

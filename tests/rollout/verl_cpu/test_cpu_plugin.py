@@ -1,11 +1,10 @@
-"""verl loads the CPU adapter as a plugin, which registers only with `VERL_PLATFORM=cpu`."""
+"""verl's processes import the CPU adapter by VERL_USE_EXTERNAL_MODULES."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -22,25 +21,16 @@ def python(program: str, **environment: str) -> str:
         timeout=100,
         check=True,
     )
-    return done.stdout + (done.stderr if "STDERR" in environment else "")
+    return done.stdout
 
 
-def test_the_entry_point_names_the_plugin() -> None:
-    [plugin] = [plugin for plugin in entry_points(group="verl.plugins") if plugin.name == "mcp_rollout_cpu"]
-    assert plugin.value == "rollout.verl_cpu.plugin"
-
-
+MODULES = "rollout.verl_cpu.accelerator,rollout.verl.trainer"
 HEAVY = "import sys, rollout.verl_cpu.{}; print({{'torch', 'ray', 'verl', 'transformers'}} & set(sys.modules))"
-
-
-def test_without_being_asked_for_it_imports_nothing() -> None:
-    assert python(HEAVY.format("plugin")) == "set()\n"
-    assert python(HEAVY.format("plugin"), VERL_PLATFORM="nvidia") == "set()\n"
 
 
 def test_processes_that_start_workers_never_import_verl() -> None:
     """Each of a job's eight workers is started by one; importing verl takes seconds and 400 MB."""
-    assert python(HEAVY.format("prefork"), VERL_PLATFORM="cpu") == "set()\n"
+    assert python(HEAVY.format("prefork"), VERL_USE_EXTERNAL_MODULES=MODULES) == "set()\n"
 
 
 REGISTERED = """
@@ -66,8 +56,8 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("first", [pytest.param("verl", marks=pytest.mark.full), "rollout.verl_cpu.server"])
 def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
-    verl = {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rollout.verl.trainer"}
-    found = python(REGISTERED.format(first=first), DIST_INIT_METHOD="tcp://127.0.0.1:0", RANK="0", **verl)
+    given = {"DIST_INIT_METHOD": "tcp://127.0.0.1:0", "RANK": "0", "VERL_USE_EXTERNAL_MODULES": MODULES}
+    found = python(REGISTERED.format(first=first), **given)
     assert found.splitlines()[-5:] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
@@ -122,7 +112,7 @@ import os, sys, tempfile
 from pathlib import Path
 os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # verl's worker asks; the store below is in memory
-import rollout.verl_cpu.plugin
+import rollout.verl_cpu.accelerator
 import torch
 import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
@@ -170,7 +160,7 @@ dist.destroy_process_group()
 def test_actor_and_reference_are_one_before_the_first_update_in_each_recipe_for_a_cpu() -> None:
     """verl's own workers, whose columns share a field of the queue: it refuses a second type."""
     support = str(Path(__file__).parents[2] / "support")
-    printed = python(REFERENCE, VERL_PLATFORM="cpu", PYTHONPATH=support).splitlines()
+    printed = python(REFERENCE, PYTHONPATH=support).splitlines()
     assert [line for line in printed if line.startswith("REFERENCE")] == [
         f"REFERENCE {engine} torch.float32 True" for engine in ("cpu", "cpu_135m", "sglang_cpu")
     ]
@@ -194,11 +184,3 @@ def test_a_verl_that_has_moved_is_named_in_the_error() -> None:
     message = python(MOVED)
     assert "initialize_global_process_group_ray has another signature" in message
     assert "verl 0.9.1" in message
-
-
-def test_a_failure_is_logged_as_an_error_where_verl_would_hide_it() -> None:
-    """verl loads plugins last; a broken module that the plugin needs represents any failure in it."""
-    program = "import sys; sys.modules['rollout.verl_cpu.platform'] = None; import verl"
-    printed = python(program, VERL_PLATFORM="cpu", STDERR="1")
-    assert "verl could not be prepared for it" in printed
-    assert "rollout.verl_cpu.platform" in printed

@@ -1,0 +1,428 @@
+"""Runs that verl accepts and that must not be trained, as tables, which `rollout.verl.preflight` applies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl.plugin.platform import get_platform
+from verl.trainer.ppo.core_algos import AdvantageEstimator
+
+from rollout.environment.config import INCLUDED_CONFIGS, Environment
+from rollout.environment.sections import BranchAt, CompactConfig, Strategy
+from rollout.loop.compaction import check_compaction
+from rollout.training.refusals import Refusal, refuse
+from rollout.training.samples import STRATEGY_KEY, several_samples
+from rollout.verl.modules import MODULES_KEY, external_modules, hidden_modules, registered_estimators
+from rollout.verl.settings import (
+    ESTIMATORS,
+    KEY,
+    TRAINER_MODE,
+    TRAINER_MODES,
+    Settings,
+    groups_per_update,
+    limits_for,
+)
+
+VERL = "verl 0.9.1"
+_ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+_MODE_KEY, _ESTIMATOR_KEY, _SAMPLER = "trainer.v1.trainer_mode", "algorithm.adv_estimator", "trainer.v1.sampler"
+_ASYNC = ("colocate_async", "separate_async", *(mode for mode in TRAINER_MODES if mode != TRAINER_MODE))
+_OUR_SAMPLERS, _OUR_TRAINER = "rollout.verl.replay_buffer", "rollout.verl.trainer"
+_LOCKED = ("sglang", "vllm")
+"""Engines with a lock in constraints/, which are also the names of their modules."""
+_LOCKS = INCLUDED_CONFIGS.with_name("constraints")
+"""A link to constraints/, whose locks a wheel has too."""
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
+"""Estimators without a baseline over the trajectories of a row."""
+_VOTING = ("grpo", *ESTIMATORS)
+"""Estimators in which each trajectory has one vote, however many samples it has."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, and one of its environments where a condition is about one."""
+
+    config: DictConfig
+    settings: Settings
+    own_environment: Environment | None = None
+    """With the overrides of `settings`."""
+
+    def __getitem__(self, key: str) -> object:
+        return OmegaConf.select(self.config, key)
+
+    def place(self, key: str) -> tuple[str | None, str]:
+        """The environment's file for keys of its own, unless the run's section overrides what they belong to."""
+        if self.own_environment is None or OmegaConf.select(self.config, key.split(".")[0]) is not None:
+            return None, key
+        if _is_given(self[f"{KEY}.{key.split('.')[0]}"]):
+            return None, f"{KEY}.{key}"
+        return self.environment.file or None, key
+
+    def words(self, key: str) -> Mapping[str, object]:
+        named = {} if self.own_environment is None else {"environment": self.environment.name}
+        return {"value": self[key], "estimator": self[_ESTIMATOR_KEY], **named}
+
+    @property
+    def environment(self) -> Environment:
+        assert self.own_environment is not None
+        return self.own_environment
+
+    @property
+    def is_v1(self) -> bool:
+        return bool(self.config.trainer.use_v1)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the trainer is one of ours."""
+        return self.is_v1 and self[_MODE_KEY] in TRAINER_MODES
+
+    @property
+    def is_async(self) -> bool:
+        return self.is_v1 and self[_MODE_KEY] in _ASYNC
+
+    @property
+    def has_our_sampler(self) -> bool:
+        """Whether a sampler of ours samples for a trainer mode that it was written for."""
+        is_known = self[_MODE_KEY] in ("sync", TRAINER_MODE, *_ASYNC)
+        return self.is_v1 and is_known and str(self[f"{_SAMPLER}.custom_sampler.path"]).endswith(_OUR_SAMPLERS)
+
+    @property
+    def trains(self) -> bool:
+        return not self.config.trainer.val_only
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the estimator compares the trajectories of a row; of one that we do not know this is assumed."""
+        return self[_ESTIMATOR_KEY] not in _WITHOUT_GROUPS
+
+    @property
+    def batches_in_flight(self) -> float:
+        """In an asynchronous mode, beside the batch that is waited for."""
+        return self.config.trainer.v1[str(self[_MODE_KEY]).removeprefix("mcp_")].num_warmup_batches
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the loss accounts for tokens that older weights sampled."""
+        correction = self.config.algorithm.rollout_correction
+        return bool(correction.rollout_is or correction.rollout_rs or correction.bypass_mode)
+
+    @property
+    def joins_a_cluster(self) -> bool:
+        """Whether Ray finds a running cluster, or has to: then other machines may have what this one lacks."""
+        given = self["ray_kwargs.ray_init.address"] or os.environ.get("RAY_ADDRESS")
+        temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+        # What `ray start` writes and `ray.init` looks for.
+        return self.config.trainer.nnodes > 1 or bool(given) or Path(temporary, "ray", "ray_current_cluster").exists()
+
+    @cached_property
+    def several(self) -> Mapping[str, str]:
+        """What makes several samples of a trajectory, by the key in the environment's file."""
+        return several_samples(self.environment if self.is_v1 else self.environment.as_chain)
+
+    @property
+    def may_be_several(self) -> bool:
+        """Whether what makes several samples makes them of some trajectories only."""
+        return STRATEGY_KEY not in self.several
+
+    @property
+    def grows_a_tree(self) -> bool:
+        return self.is_v1 and self.environment.strategy.use is Strategy.TREE
+
+
+def _is_given(value: object) -> bool:
+    return any(map(_is_given, value.values())) if isinstance(value, DictConfig) else value is not None
+
+
+GIVEN: tuple[Refusal[Run], ...] = (
+    Refusal(
+        key="data.train_files",
+        when=lambda run: not run["data.train_files"],
+        problem="is not given",
+        remedy="name a file that `mcp-rollout data` wrote",
+    ),
+    Refusal(
+        key="actor_rollout_ref.model.path",
+        when=lambda run: not run["actor_rollout_ref.model.path"],
+        problem="is not given",
+        remedy="name a model directory",
+    ),
+)
+"""Without these the other conditions cannot be looked at."""
+
+OF_THE_RUN: tuple[Refusal[Run], ...] = (
+    Refusal(
+        key=f"{_ROLLOUT}.custom",
+        when=lambda run: Settings.model_fields.keys() & set(run.config.actor_rollout_ref.rollout.custom),
+        problem="has settings of ours, which are read below mcp only",
+        remedy=f"write {KEY}.NAME",
+    ),
+    Refusal(
+        key=f"{KEY}.seed",
+        when=lambda run: (
+            run.settings.seed
+            and not (run.settings.sampling_seed_key and run.is_v1)
+            and not run[f"{_ROLLOUT}.full_determinism"]
+        ),
+        problem="is {value}, and requests have no seed",
+        remedy=f"set {KEY}.sampling_seed_key to the engine's parameter (and trainer.use_v1=True), or leave the seed 0",
+    ),
+    Refusal(
+        key=MODULES_KEY,
+        when=lambda run: run.is_ours and _OUR_TRAINER not in external_modules(run.config),
+        problem=f"does not name {_OUR_TRAINER}, so verl's trainer process does not know our trainer modes",
+        remedy=f"put it before yours, or set {_MODE_KEY}=sync",
+    ),
+    Refusal(
+        key=MODULES_KEY,
+        when=lambda run: hidden_modules(run.config),
+        problem="hides modules of your environment's VERL_USE_EXTERNAL_MODULES from verl's processes",
+        remedy="name them here too",
+        seen=VERL,
+    ),
+    Refusal(
+        key=MODULES_KEY,
+        when=lambda run: run["trainer.device"] == "cpu" and get_platform().device_name != "cpu",
+        problem="names no module that makes a CPU verl's platform, and trainer.device is cpu",
+        remedy="begin it with the modules of configs/engine/cpu.yaml",
+        seen=VERL,
+    ),
+    Refusal(
+        key=f"{_SAMPLER}.custom_sampler.name",
+        when=lambda run: (
+            run.has_our_sampler
+            and run[f"{_SAMPLER}.custom_sampler.name"]
+            != ("MCPReplayBufferAsync" if run.is_async else "MCPReplayBuffer")
+        ),
+        problem="is {value}, which samples as another trainer mode does: old samples and withdrawn groups would stay",
+        remedy="MCPReplayBufferAsync in the asynchronous modes, MCPReplayBuffer in the others",
+    ),
+    Refusal(
+        key=f"{_SAMPLER}.sync_refill_failed_groups",
+        when=lambda run: run.has_our_sampler and run[f"{_SAMPLER}.sync_refill_failed_groups"],
+        problem="is True, and our samplers replace withdrawn groups in the asynchronous modes only",
+        remedy="leave it False",
+    ),
+    Refusal(
+        key=f"{_SAMPLER}.max_off_policy_threshold",
+        when=lambda run: (
+            run.is_async
+            and run[f"{_SAMPLER}.max_off_policy_strategy"] == "wait"
+            and (most := run.config.trainer.v1.sampler.max_off_policy_threshold) is not None
+            and most < run.batches_in_flight + 1
+        ),
+        problem="is {value}, and verl trains on older prompts: it does not wait for those that have ended",
+        remedy="make it num_warmup_batches + 1 at least",
+        seen=VERL,
+    ),
+    Refusal(
+        key=f"{_ROLLOUT}.calculate_log_probs",
+        when=lambda run: run.is_v1 and run.corrects and not run[f"{_ROLLOUT}.calculate_log_probs"],
+        problem="is {value}, and verl leaves algorithm.rollout_correction out without them",
+        remedy="set it to True",
+        seen=VERL,
+    ),
+    Refusal(
+        key="algorithm.rollout_correction.rollout_is",
+        when=lambda run: run.is_async and not run.corrects,
+        problem="tokens that older weights sampled are trained on as if the newest had sampled them",
+        remedy="set it to token, as recipe=async does",
+        seen=VERL,
+        only_warns=lambda _: True,
+    ),
+    Refusal(
+        key=f"{_ROLLOUT}.top_p",
+        when=lambda run: run[f"{_ROLLOUT}.top_p"] not in (1.0, 0) or run[f"{_ROLLOUT}.top_k"] not in (-1, 0),
+        problem="the engine renormalises the probabilities of the tokens that top_p and top_k leave, and the trainer "
+        "does not: trained log-probabilities differ from sampled ones",
+        remedy="set top_p=1.0 and top_k=-1 for training",
+        seen=VERL,
+        only_warns=lambda _: True,
+    ),
+    Refusal(
+        key=f"{_ROLLOUT}.temperature",
+        when=lambda run: run.trains and not run.config.actor_rollout_ref.rollout.temperature,
+        problem="is {value}, and the trainer divides by it",
+        remedy="for example 1.0",
+        seen=VERL,
+    ),
+    Refusal(
+        key=f"{_ROLLOUT}.n",
+        when=lambda run: (
+            run.trains
+            and run.has_groups
+            and run[f"{_ROLLOUT}.n"] == 1
+            and run[_ESTIMATOR_KEY] in [*AdvantageEstimator, *ESTIMATORS]
+        ),
+        problem="is 1, and {estimator} compares the trajectories of a group",
+        remedy=f"set it to 2 or more, or {_ESTIMATOR_KEY} to one of {', '.join(_WITHOUT_GROUPS)}",
+        seen=VERL,
+    ),
+    Refusal(
+        key=_ESTIMATOR_KEY,
+        when=lambda run: run.has_groups and not run.is_v1,
+        problem="{value} compares the trajectories of a group, and under v0 a withdrawn one has a reward of 0",
+        remedy=f"set trainer.use_v1=True, or one of {', '.join(_WITHOUT_GROUPS)}",
+    ),
+    Refusal(
+        key=_ESTIMATOR_KEY,
+        when=lambda run: run[_ESTIMATOR_KEY] in ESTIMATORS and not run.is_ours,
+        problem="{value} needs columns that verl's own trainers do not read",
+        remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo",
+    ),
+    Refusal(
+        key=_ESTIMATOR_KEY,
+        when=lambda run: run.trains and run[_ESTIMATOR_KEY] == "gae" and not run["critic.enable"],
+        problem="is gae, which needs a critic",
+        remedy="set critic.enable=True",
+        seen=VERL,
+    ),
+    Refusal(
+        key=f"{KEY}.record_trained",
+        when=lambda run: run.settings.record_trained and not run.is_ours,
+        problem="is True, and verl's own trainers write no record of what they computed on each token",
+        remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or leave it False",
+    ),
+    Refusal(
+        key=f"{_ACTOR}.ppo_max_token_len_per_gpu",
+        when=lambda run: (
+            run.trains
+            and (actor := run.config.actor_rollout_ref.actor).use_dynamic_bsz
+            and actor.ppo_max_token_len_per_gpu * actor.ulysses_sequence_parallel_size
+            < run.config.data.max_prompt_length + run.config.data.max_response_length
+        ),
+        problem="is {value}, and a longer trajectory ends the run when the first one comes",
+        remedy="data.max_prompt_length and data.max_response_length together, or more",
+        seen=VERL,
+    ),
+)
+
+OF_THE_MACHINE: tuple[Refusal[Run], ...] = (
+    Refusal(
+        key=f"{_ROLLOUT}.name",
+        when=lambda run: (
+            (name := str(run[f"{_ROLLOUT}.name"])) in _LOCKED and not run.joins_a_cluster and find_spec(name) is None
+        ),
+        problem="{value} is not installed here",
+        remedy=f"python -m pip install --no-deps --require-hashes -r {_LOCKS}/{{value}}_gpu.txt; "
+        "without a GPU, engine=cpu, or `make sglang` in a checkout",
+    ),
+    Refusal(
+        key="trainer.n_gpus_per_node",
+        when=lambda run: run["trainer.device"] == "cuda" and not run.joins_a_cluster and not torch.cuda.is_available(),
+        problem="is {value}, and no GPU is available",
+        remedy="start it where they are, or join a cluster (RAY_ADDRESS); engine=cpu needs none",
+    ),
+)
+
+_SEVERAL = "several samples of a trajectory, and more samples would mean more optimizer steps of a batch"
+
+OF_AN_ENVIRONMENT: tuple[Refusal[Run], ...] = (
+    *(
+        Refusal[Run](
+            key=key,
+            when=lambda run, key=key: not run.is_v1 and key in run.several,
+            problem="makes several training samples of one trajectory, and verl's v0 trainer takes one",
+            remedy="set trainer.use_v1=True, or keep one context",
+        )
+        for key in (STRATEGY_KEY, "thinking.context", "agent.use")
+    ),
+    Refusal(
+        key=STRATEGY_KEY,
+        when=lambda run: not run.is_v1 and run.environment.as_chain is not run.environment,
+        problem="verl's v0 trainer rolls out chains of {environment}",
+        remedy="set trainer.use_v1=True",
+        only_warns=lambda _: True,
+    ),
+    Refusal(
+        key="strategy.tree.branch_at",
+        when=lambda run: (
+            run.grows_a_tree
+            and run.environment.strategy.tree.branch_at is BranchAt.ENTROPY
+            and not run[f"{_ROLLOUT}.calculate_log_probs"]
+        ),
+        problem=f"entropy needs the engine's log-probabilities, and {_ROLLOUT}.calculate_log_probs is off",
+        remedy="turn it on, or branch at uniform",
+    ),
+    Refusal(
+        key="strategy.compact",
+        when=lambda run: run.grows_a_tree and run.environment.strategy.compact != CompactConfig(),
+        problem="is given beside tree, whose branches share the context that a summary would replace",
+        remedy="remove it, or set strategy.use=compact",
+    ),
+    Refusal(
+        key="strategy.tree.roots",
+        when=lambda run: (
+            run.grows_a_tree and run.environment.strategy.tree.roots >= run.config.actor_rollout_ref.rollout.n
+        ),
+        problem=f"is not below the leaves of a group ({_ROLLOUT}.n), so none would branch",
+        remedy="make it smaller than rollout.n, or use chains",
+    ),
+    Refusal(
+        key=_MODE_KEY,
+        when=lambda run: run.is_v1 and run.several and not run.is_ours,
+        problem=f"{{environment}} makes {_SEVERAL}",
+        remedy=f"set it to {TRAINER_MODE} or another of ours, which take ppo_epochs steps on all samples",
+        only_warns=lambda run: run.may_be_several,
+    ),
+    Refusal(
+        key=f"{_ACTOR}.ppo_mini_batch_size",
+        when=lambda run: (
+            run.is_v1
+            and run.several
+            and run.config.actor_rollout_ref.actor.ppo_mini_batch_size < groups_per_update(run.config)
+        ),
+        problem=f"is below the rows of a batch: {{environment}} makes {_SEVERAL}",
+        remedy="set it to the rows of a batch",
+        only_warns=lambda run: run.may_be_several,
+    ),
+    Refusal(
+        key=_ESTIMATOR_KEY,
+        when=lambda run: (
+            run.is_v1
+            and run.several
+            and (estimator := run[_ESTIMATOR_KEY]) not in _VOTING
+            and estimator in registered_estimators()  # an unknown one has its own message
+        ),
+        problem="{value} counts each sample, and {environment} makes several of a trajectory: long ones would decide",
+        remedy=f"use one with a vote for each trajectory: {', '.join(_VOTING)}",
+        only_warns=lambda run: run.may_be_several,
+    ),
+    Refusal(
+        key="critic.enable",
+        when=lambda run: run.is_v1 and run.several and run["critic.enable"],
+        problem=f"{{environment}} makes {_SEVERAL}, and the critic's steps are not bounded",
+        remedy="set critic.enable=False",
+        only_warns=lambda run: run.may_be_several,
+    ),
+    Refusal(
+        key="transfer_queue.backend.SimpleStorage.required_node_resource",
+        when=lambda run: (
+            (hosts := run.environment.hosts) is not None
+            and hosts.ray is not None
+            and run.joins_a_cluster
+            and not run["transfer_queue.backend.SimpleStorage.required_node_resource"]
+        ),
+        problem="is not given, so TransferQueue would pin its storage to the nodes of shards as well",
+        remedy="start the trainer's nodes with --resources='{{\"tq_storage\": 1}}' and name tq_storage here",
+        seen=VERL,
+    ),
+)
+
+
+def check_environment(run: Run) -> None:
+    """Validate that a batch of the environment can be trained on.
+
+    Raises:
+        ConfigError: rows of `OF_AN_ENVIRONMENT`, or a context of `compact` has no room for its summary.
+    """
+    refuse(OF_AN_ENVIRONMENT, run)
+    if run.is_v1:
+        limits = limits_for(run.environment, run.config.actor_rollout_ref.rollout)
+        check_compaction(run.environment, limits, place=run.place("strategy.compact.at_tokens"))

@@ -1,0 +1,28 @@
+"""Worlds on shards: the job's hold on their director."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from gateway.errors import ConfigError
+from rollout.environment.config import environment_names
+from rollout.shards.director import shard_director
+from rollout.verl.settings import Settings
+
+
+def held_director(config: DictConfig) -> Any:
+    """Handle of the shards' director, where an environment of the run may have shards; else None.
+
+    The trainer's process makes it: Ray ends an actor with the process that made it, and agent workers may die.
+    """
+    settings = Settings.of(config)
+    for name in environment_names(settings.environments_dir):
+        try:
+            hosts = settings.load(name).hosts
+        except ConfigError:  # reported where a row names the environment
+            continue
+        if hosts is not None and hosts.ray is not None:
+            return shard_director()
+    return None
