@@ -261,22 +261,26 @@ def name_of(case: Case) -> str:
 
 
 @cache
-def _config() -> Any:
-    """The configuration of a training; composing it takes a second."""
+def _worker() -> tuple[Any, Any]:
+    """verl's agent loop worker with our agent loop, and the configuration of its clients; made once, for a second."""
     from verl_config import composed
 
+    from rollout.verl.agent_loop import MCPAgentLoopWorker
     from rollout.verl_cpu.tiny_model import make_tiny_model
 
     directory = tempfile.mkdtemp(prefix="frozen-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return composed(make_tiny_model(Path(directory), hidden=32, layers=1))
+    config = composed(make_tiny_model(Path(directory), hidden=32, layers=1))
+    config.actor_rollout_ref.rollout.custom.mcp.sampling_seed_key = "seed"
+    of_clients = config.copy()
+    of_clients.actor_rollout_ref.rollout.name = "sglang"  # each attempt of a generation has a seed of its own
+    return MCPAgentLoopWorker(config, None), of_clients
 
 
 @asynccontextmanager
 async def staged(case: Case, environments: Mapping[str, Any], directory: Path) -> AsyncIterator[Stage]:
     from verl.workers.rollout.llm_server import LLMServerClient
 
-    from rollout.verl.agent_loop import MCPAgentLoopWorker
     from rollout.verl.client import AttemptsClient
     from rollout.verl.runtime import WORKER
 
@@ -286,12 +290,6 @@ async def staged(case: Case, environments: Mapping[str, Any], directory: Path) -
     for each, body in environments.items():
         text = yaml.safe_dump({"servers": _SERVERS, **body})
         (files / f"{each}.yaml").write_text(text.replace(VAULT, str(Path(__file__).with_name(VAULT))))
-    config = _config().copy()
-    config.trainer.default_local_dir = str(directory)
-    config.data.max_prompt_length, config.data.max_response_length = most_prompt, most_response
-    rollout = config.actor_rollout_ref.rollout
-    rollout.custom.mcp.environments_dir, rollout.custom.mcp.sampling_seed_key = str(files), "seed"
-    rollout.multi_turn.format, rollout.calculate_log_probs = name, has_logprobs
     servers, queue, collected = list[Server](), list[Queue](), list[Collected]()
     base: Any = AttemptsClient if is_asynchronous else LLMServerClient
 
@@ -304,10 +302,15 @@ async def staged(case: Case, environments: Mapping[str, Any], directory: Path) -
 
     tokenizer = tokenizer_for(name)
     with _without_ray(queue, collected), _same_ids():
-        of_client = config.copy()
-        of_client.actor_rollout_ref.rollout.name = "sglang"
+        worker, of_clients = _worker()
+        config = worker.config
+        config.trainer.default_local_dir = str(directory)
+        config.data.max_prompt_length, config.data.max_response_length = most_prompt, most_response
+        rollout = config.actor_rollout_ref.rollout
+        rollout.custom.mcp.environments_dir = str(files)
+        rollout.multi_turn.format, rollout.calculate_log_probs = name, has_logprobs
         options = {"end_ids": frozenset([tokenizer.eos_token_id])} if is_asynchronous else {}
-        worker = MCPAgentLoopWorker(config, Client(of_client, **options))
+        worker.llm_client = Client(of_clients, **options)
         worker.tokenizer, worker.hf_model_type = tokenizer, DIALECTS[name].model_type
         try:
             yield Stage(worker=worker, server=servers, queue=queue, collected=collected)

@@ -36,7 +36,7 @@ class Book:
     counts: Counter[str] = field(default_factory=Counter[str])
     """Calls so far, by trajectory."""
     worlds: dict[str, int] = field(default_factory=dict[str, int])
-    """The number of each trajectory's world, in the order of their resets: the two roots', and one for all others."""
+    """By trajectory, 0 for the first two, which are the roots of a tree, and 1 for all others."""
     breaks: dict[str, Any] = field(default_factory=dict[str, Any])
     """How this world breaks, by role or tool."""
 
@@ -144,7 +144,7 @@ def desk() -> MCPServer:
     async def reset(task: str, seed: int, ctx: Context) -> str:
         await _break("reset")
         BOOK[0].counts[_trajectory(ctx)] = 0
-        BOOK[0].worlds.setdefault(_trajectory(ctx), min(len(BOOK[0].worlds), 2))
+        BOOK[0].worlds.setdefault(_trajectory(ctx), int(len(BOOK[0].worlds) > 1))
         return "{}"
 
     @server.tool(name="score", meta={ROLE: "score"})
