@@ -132,13 +132,9 @@ def check_steps(config: MCPConfig, *, rows: int) -> None:
     """Validate that AReaL's loop has as many steps as it was asked for: it ends after its epochs without a word.
 
     Raises:
-        ConfigError: a batch or a group would be empty, or the training file has fewer rows than a batch or than the
-            steps need.
+        ConfigError: the training file has fewer rows than a batch or than the steps need.
     """
     data, steps = config.train_dataset, config.total_train_steps
-    for key, value in (("train_dataset.batch_size", data.batch_size), ("gconfig.n_samples", config.gconfig.n_samples)):
-        if value < 1:
-            raise ConfigError(f"must be at least 1, got {value}", key=key, remedy="correct the value")
     epoch = rows // data.batch_size if data.drop_last else -(-rows // data.batch_size)
     if not epoch:
         problem = f"is {data.batch_size}, and {data.path} has {rows} rows"
@@ -148,13 +144,6 @@ def check_steps(config: MCPConfig, *, rows: int) -> None:
         problem = f"is {steps}, and {rows} rows give {scheduled} with total_train_epochs={config.total_train_epochs}"
         remedy = f"set total_train_epochs to {-(-steps // epoch)}, or write more rows"
         raise ConfigError(problem, key="total_train_steps", remedy=remedy)
-    optimizer = config.actor.optimizer
-    if steps is not None and steps < scheduled and optimizer and optimizer.lr_scheduler_type != "constant":
-        log.warning(
-            "the learning rate does not fall to its end: its schedule goes over all steps of the epochs",
-            total_train_steps=steps,
-            scheduled=scheduled,
-        )
 
 
 def check_duration(config: MCPConfig, environment: Environment) -> None:

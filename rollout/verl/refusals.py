@@ -15,7 +15,7 @@ from verl.plugin.platform import get_platform
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
 from rollout.environment.config import INCLUDED_CONFIGS, Environment
-from rollout.environment.sections import BranchAt, CompactConfig, Strategy
+from rollout.environment.sections import BranchAt, Strategy
 from rollout.loop.compaction import check_compaction
 from rollout.training.refusals import Refusal, refuse
 from rollout.training.samples import STRATEGY_KEY, several_samples
@@ -349,12 +349,6 @@ OF_AN_ENVIRONMENT: tuple[Refusal[Run], ...] = (
         ),
         problem=f"entropy needs the engine's log-probabilities, and {_ROLLOUT}.calculate_log_probs is off",
         remedy="turn it on, or branch at uniform",
-    ),
-    Refusal(
-        key="strategy.compact",
-        when=lambda run: run.grows_a_tree and run.environment.strategy.compact != CompactConfig(),
-        problem="is given beside tree, whose branches share the context that a summary would replace",
-        remedy="remove it, or set strategy.use=compact",
     ),
     Refusal(
         key="strategy.tree.roots",

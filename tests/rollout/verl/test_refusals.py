@@ -94,7 +94,6 @@ ENVIRONMENTS: list[tuple[str, dict[str, object], dict[str, str]]] = [
     (PLAIN + "strategy: {use: tree, tree: {roots: 9}}", {}, {"strategy.tree.roots": "is not below the leaves"}),
     (PLAIN, strategy("tree", branch_at="entropy"), {}),
     (PLAIN, {**strategy("tree", branch_at="entropy"), LOGPROBS: False}, {f"{MCP}.strategy.tree.branch_at": "entropy"}),
-    (PLAIN, strategy("tree") | {f"{MCP}.strategy.compact.keep_turns": 1}, {f"{MCP}.strategy.compact": "beside tree"}),
     (PLAIN, strategy("chain") | {f"{MCP}.strategy.tree.roots": 99}, {}),
     (PLAIN, strategy("single_turn"), {}),
     (PLAIN, {**strategy("single_turn"), MODE: "sync"}, {MODE: "env makes several samples of a trajectory"}),
