@@ -16,7 +16,7 @@ from gateway import sdk
 from gateway.connection.in_flight import InFlightCall, InFlightCalls, Refused
 from gateway.connection.relay import ErrorAnswer, Json, without_own
 from gateway.errors import RequestRefused
-from gateway.schemas.cost import measure
+from gateway.schemas.extent import measure
 from gateway.server_events import RequestKind
 from gateway.transport.delivery import DELIVERY, Delivery
 from gateway.transport.tool_definitions import first_fault

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, show_value
 from gateway.schemas.compiled import PROGRAMS
-from gateway.schemas.cost import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
+from gateway.schemas.extent import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
 from gateway.types import ToolDefinition, empty
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")

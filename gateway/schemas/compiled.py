@@ -6,42 +6,40 @@ cannot be bounded is `Unchecked`: nothing is validated against it, and its tool 
 
 from __future__ import annotations
 
-import copy
+import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import structlog
 from jsonschema_rs import ReferencingError, RegexOptions, ValidationError, Validator, validator_for
 
-from gateway.schemas.cost import Costs, Extent, measure, too_large
-from gateway.schemas.subschemas import Node, Unchecked, read_graph
+from gateway.schemas.extent import Extent, measure, too_large
+from gateway.schemas.subschemas import UNEVALUATED, Document, Unchecked, Work, patterns_of
 
 log = structlog.get_logger(__name__)
 
 MOST_EFFORT = 500_000
 """Maximum steps for one value: about 40 ms for the worst schema; real ones need far fewer."""
-_STATES_A_STEP = 4
-"""States of a regular expression, times characters, that take as long as one other step."""
-MOST_WORDED = 30_000
+_MOST_UNIQUE = 1000
+"""Maximum size of a value with integers of more than 53 bits under `uniqueItems`."""
+MOST_WORDED = 15_000
 """Steps up to which every fault is described; a description takes some kilobytes of memory per step."""
-_MOST_STACKED = 2000
-"""Maximum nesting of schemas on the validator's stack, which overflows at fifty times that."""
-_MOST_PATTERN_BYTES = 8 << 20
-"""Maximum for all regular expressions of one schema."""
-_LONGEST_PATTERN = 2000
-"""In characters; the time to compile grows with them."""
-_MOST_REJECTED = 3
-"""Number of rejected patterns after which only the smallest size is tried."""
+SIZES = (4 << 10, 16 << 10, 64 << 10, 256 << 10)
+"""Size limits for one compiled expression, in bytes; it counts as the first that is sufficient."""
+_MOST_PATTERN_BYTES = 2 << 20
+"""Maximum for all regular expressions of one schema, the rejected ones too."""
+_MOST_PATTERN_WORK = 6000
+"""Maximum for all of them: compiling one takes as long as its length times its escapes, which the engine translates."""
+_PATTERN_WORK = 30
+"""Characters whose translation takes as long as the rest of compiling one."""
+_CASELESS = re.compile(r"\(\?[a-zA-Z-]*i")
+"""Takes milliseconds to compile for each class of characters."""
 _MOST_UNEVALUATED = 50_000
 """Maximum steps in schemas with `unevaluated...`; everything that they apply is compiled a second time."""
-_NODE_BYTES = 4096
+_OBJECT_BYTES = 4096
 _KEPT_BYTES = 64 << 20
 _DIALECTS = ("draft-04/schema", "draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
-
-
-SIZES = (32 << 10, 256 << 10, 1 << 20)
-"""Size limits for one compiled expression, in bytes; it counts as the first that is sufficient."""
 
 
 class TooMuch(Exception):
@@ -58,23 +56,18 @@ class Program:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         if problem := too_large(schema):
             raise Unchecked(problem)
-        nodes = read_graph(schema)
-        self._costs = Costs(nodes)
-        unevaluated = [
-            cost.steps
-            for node, cost in zip(nodes, self._costs.flat, strict=True)
-            if {"unevaluatedProperties", "unevaluatedItems"} & node.keywords.keys()
-        ]
-        if sum(unevaluated) > _MOST_UNEVALUATED:
+        self._document = Document(schema)
+        self._sizes, self.left_out = _pattern_sizes(self._document.parts)
+        """Regular expressions by size, and those that are not used."""
+        self._work = {0: self._document.work(self._sizes)}
+        unevaluated = [part for part in self._document.parts if UNEVALUATED & part.keys()]
+        if self._document.work(self._sizes, schemas=unevaluated).steps > _MOST_UNEVALUATED:
             raise Unchecked("what its `unevaluated...` keywords refer to expands too far")
-        self._unique_items = any(node.keywords.get("uniqueItems") is True for node in nodes)
-        patterns = _Patterns(nodes)
-        self.left_out = patterns.left_out
-        """Subschemas that are used without their pattern."""
-        self.weight = patterns.total + _NODE_BYTES * len(nodes)
+        self._unique_items = any(part.get("uniqueItems") is True for part in self._document.parts)
+        self.weight = sum(self._sizes.values()) + _OBJECT_BYTES * len(self._document.parts)
         """Estimated size in bytes."""
-        self._schema = _without_patterns(schema, self.left_out)
-        self._validator = _compile(self._schema, patterns.largest)
+        self._schema: dict[str, Any] = _without_patterns(schema, self.left_out) if self.left_out else dict(schema)
+        self._validator = _compile(self._schema, max(self._sizes.values(), default=SIZES[0]))
 
     def names_beside(self, path: Sequence[str | int]) -> list[str]:
         """The names under `properties` of the subschema that has the keyword at `path`."""
@@ -96,14 +89,17 @@ class Program:
 
     def effort(self, value: Any, extent: Extent | None = None) -> tuple[int, int]:
         """Upper bounds on the steps of validating `value`, and of describing its faults. Raises as `errors` does."""
-        nodes, characters, depth, comparisons, _ = extent or measure(value)
-        cost = self._costs.at(depth)
-        if cost.depth > _MOST_STACKED:
+        nodes, characters, depth, longest_bits = extent or measure(value)
+        # Each such integer is compared with each other, digit by digit.
+        if self._unique_items and longest_bits and nodes > _MOST_UNIQUE:
             return MOST_EFFORT + 1, MOST_EFFORT + 1
-        steps = cost.steps * nodes
-        if self._unique_items:
-            steps += comparisons
-        return steps + cost.text * characters // _STATES_A_STEP, steps
+        if depth not in self._work:
+            try:
+                self._work[depth] = self._document.work(self._sizes, depth)
+            except Unchecked:
+                self._work[depth] = Work(MOST_EFFORT + 1, 0)
+        steps = self._work[depth].steps * nodes
+        return steps + self._work[depth].text * characters, steps
 
     def errors(self, value: Any) -> list[ValidationError] | None:
         """The faults of `value`; None if there are some and describing them would cost too much.
@@ -124,12 +120,12 @@ def options(size: int) -> RegexOptions:
     return RegexOptions(size_limit=size, dfa_size_limit=size)
 
 
-def compiled_size(pattern: str, room: int) -> int | None:
-    """The size in bytes that a pattern counts as, at most `room`; None if it is not linear or needs more."""
-    if len(pattern) > _LONGEST_PATTERN:
+def compiled_size(pattern: str, most: int = SIZES[-1]) -> int | None:
+    """The size in bytes that a pattern counts as, at most `most`; None if it is not linear, or too large."""
+    if _work(pattern) > _MOST_PATTERN_WORK or _CASELESS.search(pattern) is not None:
         return None
     for size in SIZES:
-        if size > room:
+        if size > most:
             return None
         try:
             validator_for({"pattern": pattern}, offline=True, pattern_options=options(size))
@@ -139,45 +135,44 @@ def compiled_size(pattern: str, room: int) -> int | None:
     return None
 
 
-class _Patterns:
-    """The regular expressions of one schema: their size, and the ones that are left out.
+def _work(pattern: str) -> int:
+    return (_PATTERN_WORK + len(pattern)) * (1 + pattern.count("\\"))
 
-    A rejected pattern is compiled with each of `SIZES`. After a few rejections only the smallest size is tried.
+
+def _pattern_sizes(parts: Sequence[Mapping[Any, Any]]) -> tuple[dict[str, int], Collection[str]]:
+    """The sizes of all regular expressions of a schema, and those that are left out, which count as 0.
+
+    Raises:
+        Unchecked: one of `patternProperties` is left out: the schema's other keywords depend on what it selects.
     """
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.total, self.largest = 0, SIZES[0]
-        self.left_out: list[Node] = []
-        """Subschemas whose own pattern is not linear or too large."""
-        self._rejected = 0
-        for node in nodes:
-            stated = node.keywords.get("pattern")
-            if isinstance(stated, str) and not self._add(stated):
-                self.left_out.append(node)
-            by_name: Any = node.keywords.get("patternProperties")
-            for pattern in cast("Mapping[Any, Any]", by_name) if isinstance(by_name, Mapping) else ():
-                if not self._add(str(pattern)):
-                    # The other keywords of the schema depend on which members it selects.
-                    raise Unchecked(f"a pattern for names is not linear, or too large: {str(pattern)[:80]!r}")
-
-    def _add(self, pattern: str) -> bool:
-        room = _MOST_PATTERN_BYTES - self.total
-        size = compiled_size(pattern, room if self._rejected < _MOST_REJECTED else min(room, SIZES[0]))
-        if size is None:
-            self._rejected += 1
-            return False
-        self.total, self.largest = self.total + size, max(self.largest, size)
-        return True
+    sizes = dict[str, int]()
+    left_out = set[str]()
+    room, work = _MOST_PATTERN_BYTES, _MOST_PATTERN_WORK
+    for part in parts:
+        stated, names = patterns_of(part)
+        for pattern in stated + names:
+            if pattern not in sizes:
+                work -= _work(pattern)
+                size = compiled_size(pattern, room) if work >= 0 else None
+                room -= SIZES[-1] if size is None else size
+                sizes[pattern] = size or 0
+                left_out |= {pattern} if size is None else set()
+        if unusable := [pattern for pattern in names if not sizes[pattern]]:
+            raise Unchecked(f"a pattern for names is not linear, or too large: {unusable[0][:80]!r}")
+    return sizes, left_out
 
 
-def _without_patterns(schema: Mapping[str, Any], left_out: Sequence[Node]) -> dict[str, Any]:
-    copied: dict[str, Any] = copy.deepcopy(dict(schema)) if left_out else dict(schema)
-    for node in left_out:
-        here: Any = copied
-        for step in node.place:
-            here = cast("Any", here[int(step)] if isinstance(here, list) else here[step])
-        here.pop("pattern", None)  # the same place may be reachable by several references
-    return copied
+def _without_patterns(schema: Any, patterns: Collection[str]) -> Any:
+    """A copy without the `pattern`s that are among `patterns`."""
+    if isinstance(schema, list):
+        return [_without_patterns(inner, patterns) for inner in cast("list[Any]", schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        keyword: value if keyword in ("enum", "const") else _without_patterns(value, patterns)
+        for keyword, value in cast("Mapping[Any, Any]", schema).items()
+        if not (keyword == "pattern" and isinstance(value, str) and value in patterns)
+    }
 
 
 def _compile(schema: dict[str, Any], pattern_size: int) -> Validator:
@@ -219,7 +214,7 @@ class Programs:
 
 
 def _weight(kept: Program | None) -> int:
-    return kept.weight if kept is not None else _NODE_BYTES
+    return kept.weight if kept is not None else _OBJECT_BYTES
 
 
 def compile_schema(schema: Mapping[str, Any], *, subject: str) -> Program | None:
@@ -229,9 +224,9 @@ def compile_schema(schema: Mapping[str, Any], *, subject: str) -> Program | None
     except Unchecked as problem:
         log.warning("schema.unchecked", tool=subject, problem=str(problem))
         return None
-    for node in program.left_out:
+    for pattern in program.left_out:
         problem = "not linear, or too large"
-        log.warning("schema.pattern_unchecked", tool=subject, at="/".join(node.place), problem=problem)
+        log.warning("schema.pattern_unchecked", tool=subject, pattern=pattern[:80], problem=problem)
     return program
 
 

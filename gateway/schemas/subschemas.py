@@ -1,141 +1,177 @@
-"""A JSON Schema as a graph: which schemas it applies to a value, to its items and to its members.
+"""Which schemas a JSON Schema document applies to a value, and a bound on that work before any validation runs.
 
-Only schemas reachable from the root are in the graph, since no others are applied. Nothing is fetched: if a reference
-does not point into the same document, the schema is `Unchecked`.
+A schema counts as often as it is applied, so references that fan out cannot make a short document expensive unnoticed.
+Nothing is fetched: if a reference does not point into the same document, the schema is `Unchecked`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
-MOST_SCHEMAS = 2000
-"""Maximum reachable schemas in one document."""
+from gateway.schemas.extent import measure
+
+_MOST_OBJECTS = 5000
+"""Maximum objects in one document."""
+_MOST_APPLIED = 3000
+"""Maximum schemas that are applied to a value and its parts, each counted once for each depth."""
+_MOST_STACKED = 250
+"""Maximum schemas that are applied within each other, down to the deepest part of a value."""
+_ENORMOUS = 1 << 40
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-_HERE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"})
-_ITEMS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
-_MEMBERS = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"})
-_PARTS: Any = (dict, list)
+UNEVALUATED = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+_HERE = UNEVALUATED | frozenset("allOf anyOf oneOf not if then else dependentSchemas dependencies".split())
+"""Applied to the same value, or as costly to compile as if they were."""
+_BELOW = frozenset(
+    "items prefixItems additionalItems contains properties additionalProperties patternProperties propertyNames".split()
+)
+"""Applied to items, members or names."""
 _BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
 """Keywords whose value is a mapping of names to schemas; all others have one schema or a list of them."""
+_LISTED = frozenset({"enum", "const", "required", "dependentRequired"})
+_DIVISION_STEPS, _MAGNITUDE_STEPS = 200, 4
+"""Dividing by a `multipleOf` takes as long as that many other steps, and so many for each power of ten in it."""
+_BYTES_A_STEP = 256
+"""Bytes of a compiled regular expression that hold up each character as long as one other step."""
 
 
 class Unchecked(Exception):
     """Raised for a schema against which nothing is validated; the message is for the schema's author."""
 
 
-@dataclass(slots=True)
-class Node:
-    """One schema, and the indices of its subschemas by what they apply to."""
+class Work(NamedTuple):
+    """An upper bound on the work for each part of a value."""
 
-    keywords: Mapping[str, Any]
-    place: tuple[str, ...]
-    """Steps from the root."""
-    here: list[int] = field(default_factory=list[int])
-    """Applied to the same value."""
-    items: list[int] = field(default_factory=list[int])
-    members: list[int] = field(default_factory=list[int])
-    """Applied to all members of an object, or to their names."""
-    named: list[int] = field(default_factory=list[int])
-    """Each applied to the member with one name."""
-
-
-def read_graph(schema: Mapping[str, Any]) -> list[Node]:
-    """Read the graph, the root first.
-
-    Raises:
-        Unchecked: a reference points out of the document or to nothing, a part of the document has an `$id`, or there
-            are more than `MOST_SCHEMAS` schemas.
-    """
-    document = Document(schema)
-    nodes = [Node(schema, ())]
-    index: dict[tuple[str, ...], int] = {(): 0}
-
-    def add(place: tuple[str, ...], found: Any) -> list[int]:
-        if not isinstance(found, Mapping):
-            return []  # true, false, or not a schema at all, which the compiler reports
-        if place not in index:
-            if len(nodes) == MOST_SCHEMAS:
-                raise Unchecked(f"it has more than {MOST_SCHEMAS} schemas in it")
-            index[place] = len(nodes)
-            nodes.append(Node(cast("Mapping[str, Any]", found), place))
-        return [index[place]]
-
-    for node in nodes:  # grows while it is read
-        for keyword, value in node.keywords.items():
-            if keyword in _REFERENCES:
-                node.here += add(*document.target(value))
-                continue
-            for step, inner in _schemas(keyword, value):
-                found = add((*node.place, keyword, *step), inner)
-                if keyword == "properties":
-                    node.named += found
-                elif keyword in _HERE:
-                    node.here += found
-                elif keyword in _ITEMS:
-                    node.items += found
-                else:
-                    node.members += found
-    return nodes
-
-
-def _schemas(keyword: str, value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The schemas in the value of a keyword, with the steps from the keyword to each."""
-    if keyword in _BY_NAME:
-        if isinstance(value, Mapping):
-            yield from (((str(name),), inner) for name, inner in cast("Mapping[Any, Any]", value).items())
-    elif keyword in _HERE or keyword in _ITEMS or keyword in _MEMBERS:
-        if isinstance(value, list):
-            yield from (((str(number),), inner) for number, inner in enumerate(cast("list[Any]", value)))
-        else:
-            yield (), value
+    steps: int
+    """Keywords and schema values to evaluate for each value."""
+    text: int
+    """Steps of regular expressions for each character."""
 
 
 class Document:
-    """Resolves references within one document. Raises `Unchecked` if a part of it has an `$id`."""
+    """One schema document.
+
+    Raises:
+        Unchecked: a part of it has an `$id`, or it has more than `_MOST_OBJECTS` objects.
+    """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._address = root.get("$id")
-        self._anchors: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
-        self._look_through()
+        self._anchors: dict[str, list[Any]] = {}
+        self.parts = list(_objects(root))
+        """Every object in the document, the root first."""
+        for part in self.parts:
+            if part is not root and isinstance(part.get("$id"), str):
+                raise Unchecked("a part of it has its own address ($id)")
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(name := part.get(keyword), str):
+                    self._anchors.setdefault(name, []).append(part)
 
-    def _look_through(self) -> None:
-        todo: list[tuple[tuple[str, ...], Any]] = [((), self._root)]
-        while todo:
-            place, value = todo.pop()
-            if isinstance(value, list):
-                items = enumerate(cast("list[Any]", value))
-                todo += [((*place, str(number)), inner) for number, inner in items if isinstance(inner, _PARTS)]
-            elif isinstance(value, Mapping):
-                here = cast("Mapping[Any, Any]", value)
-                if place and isinstance(here.get("$id"), str):
-                    raise Unchecked("a part of it has its own address ($id)")
-                for keyword in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(name := here.get(keyword), str):
-                        self._anchors.setdefault(name, []).append((place, here))
-                todo += [((*place, str(name)), inner) for name, inner in here.items() if isinstance(inner, _PARTS)]
+    def work(self, sizes: Mapping[str, int], depth: int = 0, schemas: Sequence[Any] | None = None) -> Work:
+        """The work of applying `schemas` (the root) to a value that is nested `depth` deep.
 
-    def target(self, reference: Any) -> tuple[tuple[str, ...], Any]:
-        """The place and value that a reference points to. Raises `Unchecked`."""
+        Args:
+            sizes: Of the compiled regular expressions, in bytes.
+
+        Raises:
+            Unchecked: a reference points out of the document or to nothing, a schema applies itself to the same value,
+                or there are more schemas than the bounds above.
+        """
+        known: dict[tuple[int, int], Work] = {}
+        found = [self._work(each, depth, 0, known, sizes) for each in ([self._root] if schemas is None else schemas)]
+        return Work(sum(each.steps for each in found), sum(each.text for each in found))
+
+    def _work(self, schema: Any, depth: int, above: int, known: dict[tuple[int, int], Work], sizes: Any) -> Work:
+        if not isinstance(schema, Mapping):
+            return Work(0, 0)  # true, false, or not a schema at all, which the compiler reports
+        place = id(cast("object", schema)), depth
+        if place in known:
+            return known[place]
+        if above == _MOST_STACKED:
+            raise Unchecked(f"it applies more than {_MOST_STACKED} schemas within each other, or itself endlessly")
+        if len(known) >= _MOST_APPLIED:
+            raise Unchecked(f"it applies more than {_MOST_APPLIED} schemas")
+        keywords = cast("Mapping[str, Any]", schema)
+        steps, text = _own(keywords, sizes)
+        for keyword, value in keywords.items():
+            if keyword in _REFERENCES:
+                inner = [self._target(value)]
+            elif keyword in _HERE or (depth and keyword in _BELOW):
+                inner = _schemas(keyword, value)
+            else:
+                continue
+            at = depth - (keyword in _BELOW)
+            found = [(0, 0), *[self._work(each, at, above + 1, known, sizes) for each in inner]]
+            # A path into a value meets one member at a time, so those with different names do not add up.
+            total = max if keyword == "properties" else sum
+            steps += total(each[0] for each in found)
+            text += total(each[1] for each in found)
+        known[place] = Work(min(steps, _ENORMOUS), min(text, _ENORMOUS))
+        return known[place]
+
+    def _target(self, reference: Any) -> Any:
+        """What a reference points to. Raises `Unchecked` if that is not one place in this document."""
         address, _, fragment = str(reference).partition("#")
-        if address and address != self._address:
-            raise Unchecked(f"it refers to another document: {str(reference)[:80]!r}")
-        fragment = unquote(fragment)
-        if fragment and not fragment.startswith("/"):
-            found = self._anchors.get(fragment, [])
-            if len(found) != 1:
-                raise Unchecked(f"it refers to an anchor that occurs {len(found)} times: {fragment[:80]!r}")
-            return found[0]
         here: Any = self._root
-        steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:])
-        for step in steps:
-            here = inner(here, step)
-        if not isinstance(here, Mapping | bool):
-            raise Unchecked(f"it has a reference to nothing: {str(reference)[:80]!r}")
-        return steps, cast("Any", here)
+        if not fragment.startswith("/") and fragment:
+            anchored = self._anchors.get(unquote(fragment), [])
+            here = anchored[0] if len(anchored) == 1 else None
+        for step in unquote(fragment).split("/")[1:]:
+            here = inner(here, step.replace("~1", "/").replace("~0", "~"))
+        if address not in ("", self._address) or not isinstance(here, Mapping | bool):
+            raise Unchecked(f"it refers to nothing in its own document: {str(reference)[:80]!r}")
+        return cast("Any", here)
+
+
+def _objects(root: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
+    todo: list[Any] = [root]
+    found = 0
+    for value in todo:  # grows while it is read
+        if isinstance(value, Mapping):
+            if found == _MOST_OBJECTS:
+                raise Unchecked(f"it has more than {_MOST_OBJECTS} objects in it")
+            found += 1
+            yield (here := cast("Mapping[Any, Any]", value))
+            todo += here.values()
+        elif isinstance(value, list):
+            todo += value
+
+
+def _own(schema: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Steps and text of a schema itself, without its subschemas."""
+    steps = 1 + len(schema)
+    for keyword, value in schema.items():
+        if keyword in _LISTED:
+            steps += measure(value).nodes
+        elif isinstance(value, Mapping | list):
+            steps += len(cast("list[Any]", value))
+        if keyword == "multipleOf" and isinstance(value, int | float):
+            steps += _DIVISION_STEPS + _MAGNITUDE_STEPS * _magnitude(value)
+    stated, names = patterns_of(schema)
+    return steps, sum(sizes[each] // _BYTES_A_STEP for each in stated + names)
+
+
+def patterns_of(schema: Mapping[Any, Any]) -> tuple[list[str], list[str]]:
+    """The regular expressions of a schema itself, for texts and for names."""
+    stated, by_name = schema.get("pattern"), schema.get("patternProperties")
+    names = map(str, cast("Mapping[Any, Any]", by_name)) if isinstance(by_name, Mapping) else ()
+    return [stated] if isinstance(stated, str) else [], list(names)
+
+
+def _magnitude(number: float) -> int:
+    """Powers of ten in a number, of either sign: the engine divides exactly, with as many digits."""
+    if isinstance(number, int):
+        return number.bit_length() // 3
+    return abs(math.frexp(number)[1]) // 3 if math.isfinite(number) else 0
+
+
+def _schemas(keyword: str, value: Any) -> list[Any]:
+    if keyword in _BY_NAME:
+        return list(cast("Mapping[Any, Any]", value).values()) if isinstance(value, Mapping) else []
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def inner(value: Any, step: str) -> Any:

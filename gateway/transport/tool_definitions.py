@@ -10,7 +10,7 @@ import mcp_types as mcp
 from mcp_types import methods
 from pydantic import ValidationError
 
-from gateway.schemas.cost import too_large
+from gateway.schemas.extent import too_large
 from gateway.types import REHEARSAL_META, ROLE_META, Role, ToolDefinition
 
 _PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}

@@ -14,7 +14,6 @@ from jsonschema_rs import Validator, validator_for
 from rstr import Rstr
 
 from gateway.schemas.compiled import compiled_size, options
-from gateway.schemas.cost import states
 
 MAX_ITEMS = 3
 MAX_DEPTH = 6
@@ -31,11 +30,8 @@ FORMATS = {
 Schema = Mapping[str, Any]
 MAX_REPEATS = 8
 """Most repeats of an unbounded quantifier."""
-MAX_CHARACTERS = 2000
-"""A pattern whose match may be longer is not tried."""
 MAX_PATTERN = 500
 DRAWS = 20
-_SIZE = 1 << 20
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,6}),\}|[*+]", re.DOTALL)
 _Item = TypeVar("_Item")
 
@@ -196,7 +192,7 @@ def random_match(pattern: str, rng: Random, *, low: int = 0, high: int | None = 
     Counted repeats go up to 100.
     """
     bounded = _TOKEN.sub(_bounded, pattern)
-    if len(pattern) > MAX_PATTERN or states(bounded) > MAX_CHARACTERS or _engine(pattern) is None:
+    if len(pattern) > MAX_PATTERN or compiled_size(bounded) is None or _engine(pattern) is None:
         return None
     draw = Rstr(_InOrder(rng.getrandbits(64)))
     try:
@@ -208,7 +204,7 @@ def random_match(pattern: str, rng: Random, *, low: int = 0, high: int | None = 
 
 @lru_cache(maxsize=256)
 def _engine(pattern: str) -> Validator | None:
-    size = compiled_size(pattern, _SIZE)
+    size = compiled_size(pattern)
     return None if size is None else validator_for({"pattern": pattern}, pattern_options=options(size))
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from gateway.config.mapping_file import read_json
 from gateway.config.pydantic_errors import validate
 from gateway.errors import ConfigError, Faults, InvalidValue, raise_all
-from gateway.schemas.cost import DEEPEST
+from gateway.schemas.extent import DEEPEST
 from gateway.types import canonical_json
 from rollout.environment.harness import ALL, ListedTask
 from rollout.environment.parquet import read_rows

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.schemas.cost import MOST_NESTED, measure
+from gateway.schemas.extent import MOST_NESTED, measure
 from rollout.formats.format import BlockFormat, Tools, quoted
 from rollout.types import Call
 

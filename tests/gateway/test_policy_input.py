@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from serving import serving
 
 from gateway import Gateway, GatewayConfig, Role, Session
-from gateway.schemas.cost import MOST_DIGITS, MOST_NESTED
+from gateway.schemas.extent import MOST_DIGITS, MOST_NESTED
 from gateway.types import CallFault
 
 pytestmark = pytest.mark.anyio

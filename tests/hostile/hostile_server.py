@@ -108,6 +108,19 @@ def tools():
         case "rejected patterns":
             patterns = {f"p{number}": {"pattern": f"(a|b)*a(a|b){{400}}{number}"} for number in range(300)}
             return [echo, {**harm, "inputSchema": {"type": "object", "properties": patterns}}]
+        case "escapes" | "caseless" | "loops":
+            pattern = {"escapes": r"\s" * 300, "caseless": "(?i:[!-\U0010ffff])" * 100, "loops": "([ab]*a[ab]){220}c"}
+            return [
+                echo,
+                {**harm, "inputSchema": {"type": "object", "properties": {"x": {"pattern": pattern[BEHAVIOUR]}}}},
+            ]
+        case "unevaluated":
+            links = {f"l{n}": {"$ref": f"#/$defs/l{n + 1}"} for n in range(18)}
+            both = {name: {"allOf": [link], "unevaluatedProperties": link} for name, link in links.items()}
+            return [
+                echo,
+                {**harm, "inputSchema": {"type": "object", "$ref": "#/$defs/l0", "$defs": {**both, "l18": {}}}},
+            ]
         case "large enumerations":
             values = {f"p{number}": {"enum": [f"{number}-{n}" for n in range(4500)]} for number in range(20)}
             return [echo, {**harm, "inputSchema": {"type": "object", "properties": values}}]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from gateway.catalogue.hidden_text import Budget, HiddenKind, find_hidden, find_
 from gateway.schemas import compiled
 from gateway.schemas.arguments import prepare
 from gateway.schemas.check import schema_fault
-from gateway.schemas.compiled import MOST_EFFORT, Program, TooMuch
+from gateway.schemas.compiled import Program, TooMuch
 from gateway.transport import http_answer
 from gateway.transport.results import read_answer
 from gateway.types import ToolDefinition
@@ -82,36 +80,34 @@ def test_text_that_is_not_examined_is_reported_for_its_tool() -> None:
     assert [found.kind for found in findings] == [HiddenKind.UNEXAMINED] and findings[0].of == "t"
 
 
-@pytest.mark.parametrize("value", [1 << 64, -(1 << 70)])
-def test_big_integers_that_are_to_be_unique_count_as_often_as_they_are_compared(value: int) -> None:
+@pytest.mark.parametrize("value", [1 << 54, 1 << 64, -(1 << 70)])
+def test_many_big_integers_that_are_to_be_unique_are_left_to_the_server(value: int) -> None:
     program = Program({"properties": {"x": {"type": "array", "uniqueItems": True}}})
     few, many = ({"x": [value + number for number in range(length)]} for length in (30, 3000))
-    assert program.effort(few)[0] < MOST_EFFORT
+    assert program.errors(few) == []
     with pytest.raises(TooMuch):
         program.errors(many)
     definition = tool({"properties": {"x": {"type": "array", "uniqueItems": True}}})
     assert prepare(definition, many).faults == []  # the server decides
 
 
-@pytest.mark.parametrize("pattern", ["(?!a){number}", "(a{{1000}}){{1000}}{number}", "(a|b)*a(a|b){{400}}{number}"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?!a){number}", "(a{{1000}}){{1000}}{number}", "(a|b)*a(a|b){{400}}{number}", "(?i)[b-z]{number}"],
+)
 def test_patterns_are_compiled_in_a_bounded_number_of_tries_however_many_are_rejected(
     pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = 300
-    schema = {"properties": {f"p{number}": {"pattern": pattern.format(number=number)} for number in range(many)}}
-    sizes: Counter[int] = Counter()
-    real = compiled.options
+    schema = {"properties": {f"p{number}": {"pattern": pattern.format(number=number)} for number in range(300)}}
+    with counted(monkeypatch, compiled, "options") as tries:
+        assert schema_fault(schema) is None
+        assert tries() < 200
 
-    def options(size: int) -> Any:
-        sizes[size] += 1
-        return real(size)
 
-    monkeypatch.setattr(compiled, "options", options)
-    assert schema_fault(schema) is None
-    smallest, *larger = compiled.SIZES
-    assert sizes[smallest] <= many + 1
-    kept = (8 << 20) // larger[0] + 1  # as many of the larger ones as there is room for
-    assert sum(sizes[size] for size in larger) <= 2 * (kept + 3)
+def test_a_pattern_of_many_escapes_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    with counted(monkeypatch, compiled, "options") as tries:
+        assert compiled.compiled_size(r"\s" * 200) is None
+        assert tries() == 0
 
 
 @pytest.mark.parametrize("last", [b"", b"half a line"])
@@ -140,15 +136,11 @@ def test_an_event_stream_is_taken_in_pieces() -> None:
     assert len(answer.take(1 << 17)) == 1 << 17 and len(answer.take()) == (4 << 20) - (1 << 17)
 
 
-@pytest.mark.parametrize("divisor", [0.01, 7, 5e-324, 1e300, 2.5e-200, 10**300])
-def test_divisions_by_a_multiple_are_counted_by_what_they_cost(divisor: float) -> None:
-    program = Program({"type": "array", "items": {"multipleOf": divisor}})
-    one, two = (program.effort([1e308] * number)[0] for number in (1, 2))
-    digits = abs(Decimal(divisor).adjusted())
-    assert two - one >= 150 + 4 * digits - 20
+def test_divisions_by_a_multiple_are_counted_by_what_they_cost() -> None:
     assert Program({"type": "array", "items": {"multipleOf": 0.01}}).errors([0.5] * 1000) == []
-    with pytest.raises(TooMuch):
-        program.errors([1e308] * 5000)
+    for divisor, most in ((0.01, 5000), (5e-324, 1500), (10**300, 1500)):
+        with pytest.raises(TooMuch):
+            Program({"type": "array", "items": {"multipleOf": divisor}}).errors([1e308] * most)
 
 
 def test_blocks_that_are_not_plain_text_are_bounded_in_number() -> None:
