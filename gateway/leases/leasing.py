@@ -114,6 +114,7 @@ class Leases:
 
         Their processes then have run that code and copied that memory: a fork copies each page that it first writes to,
         which takes more than half of a first reset; a spawned process also compiles and builds what libraries put off.
+        The lease of a ready fork of `mcp_servers.retail` takes 12 ms so, and 24 without, on a busy machine.
 
         Raises:
             GatewayError: a server broke.

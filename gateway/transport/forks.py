@@ -39,15 +39,14 @@ class Forks:
     Args:
         mark: Name and value of the variable by which the sweeper finds the fork server; its forks have values of their
             own.
-        placeholder: What differs between leases in the entry has it in its text.
+        placeholder: What differs between leases in the entry has it in its text. If anything does, each fork runs the
+            program's main module; else it goes on from where the program makes its event loop.
     """
 
     def __init__(self, server: str, config: ServerConfig, *, mark: tuple[str, str], placeholder: str) -> None:
         self._server, self._config, self._mark, self._placeholder = server, config, mark, placeholder
         self._program: PythonProgram | None = None
         self._asked = 0
-        self._imports_only = False
-        """Whether processes are forked before their main module runs: it does what must not be shared, or may."""
         self.refused = ""
         """Why processes of this entry are spawned; empty while they are forked."""
         self._process: asyncio.SubprocessTransport | None = None
@@ -68,11 +67,12 @@ class Forks:
             return None
         assert self._program is not None and self._control is not None
         number = next(self._ids)
+        varying = [self._mark[0], *(name for name, value in self._config.env.items() if self._differs(value))]
         request = {
             "id": number,
             "arguments": config.args[self._program.skipped :],
-            "env": child_env(config.env),
-            "cwd": config.cwd or os.getcwd(),
+            "env": {name: config.env[name] for name in varying},
+            "cwd": config.cwd if self._differs(self._config.cwd or "") else None,
             "limits": rlimits(config.max_memory_mb, config.max_cpu_s),
         }
         ours, theirs = open_streams()
@@ -102,6 +102,9 @@ class Forks:
         await forked.connect(ours)
         return forked
 
+    def _differs(self, *texts: str) -> bool:
+        return any(self._placeholder in text for text in texts)
+
     async def aclose(self) -> None:
         """End the fork server. Its forks have ended before."""
         self._end()
@@ -118,10 +121,6 @@ class Forks:
             try:
                 with anyio.fail_after(self._config.start_timeout_s):
                     refused = await self._open()
-                    if refused and not self._imports_only:
-                        self._end()
-                        self._imports_only = True
-                        refused = await self._open()
             except (OSError, TimeoutError) as error:
                 refused = f"its fork server did not start: {error or 'no answer in time'}"
             except BaseException:  # cleanup, also when cancelled: no partly started fork server is left
@@ -134,20 +133,18 @@ class Forks:
 
     async def _open(self) -> str:
         """Start the fork server; returns why it refuses to fork, or an empty text once it is ready."""
-        config = self._config
-        env = child_env({name: value for name, value in config.env.items() if self._placeholder not in value})
+        config, cwd = self._config, self._config.cwd
+        env = child_env({name: value for name, value in config.env.items() if not self._differs(value)})
         self._program = program = python_program(config, env)
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
             return "forks need Linux"
         if program is None:
             return "its command is not `python -m MODULE`, `python SCRIPT` or a Python console script"
-        if any(self._placeholder in word for word in (*program.interpreter, *program.main)):
+        moves = self._differs(cwd or "")
+        # `python -m` finds modules in the working directory.
+        if self._differs(*program.interpreter, *program.main) or (moves and program.main[0] == "-m"):
             return "its program differs between leases"
-        varying = [name for name, value in config.env.items() if self._placeholder in value]
-        varying += ["argv"] * any(self._placeholder in word for word in config.args)
-        cwd = config.cwd
-        if cwd is not None and self._placeholder in cwd:
-            varying, cwd = [*varying, "cwd"], "/"
+        varies = moves or self._differs(*config.env.values(), *config.args)
         mark, value = self._mark
         # Long enough for the mark of any fork, which overwrites it in the process's initial environment.
         env[mark] = f"{value}.".ljust(len(value) + _MARK_BYTES, "0")
@@ -162,15 +159,14 @@ class Forks:
             reads = os.open(f"/proc/self/fd/{self._lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         self._control, self._ready = control, loop.create_future()
         argv = [*program.interpreter, str(_FORK_SERVER), str(theirs.fileno()), str(reads), mark]
-        argv += [json.dumps(varying if varying or self._imports_only else None), *program.main]
-        argv += [] if "argv" in varying else config.args[program.skipped :]
+        argv += ["main", *program.main] if varies else ["loop", *program.main, *config.args[program.skipped :]]
         try:
             self._process, _ = await loop.subprocess_exec(
                 # A fork server that was given up may end later, which says nothing about the one that replaced it.
                 lambda: _Watched(self._heard, lambda: self._lost("it ended") if self._control is control else None),
                 *guarded(argv, []),
                 env=env,
-                cwd=cwd,
+                cwd="/" if moves else cwd,
                 start_new_session=True,
                 pass_fds=(theirs.fileno(), reads),
             )

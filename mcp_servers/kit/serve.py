@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import anyio
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.kit.direct import rehearsal
 from mcp_servers.kit.direct.calls import DirectCalls
 from mcp_servers.kit.direct.http import TOKEN, Door, serve_http
 from mcp_servers.kit.direct.lines import serve_stdio
@@ -45,8 +44,6 @@ def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
     # Once all modules are imported and the tools are registered: what exists now lasts as long as the process.
     tune_collector()
     calls = DirectCalls.of(server)
-    if calls is not None:
-        rehearsal.offer(server, calls)
     if http is None:
         if calls is None or not standard_streams_are_pipes():
             server.run("stdio")

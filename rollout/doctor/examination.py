@@ -25,6 +25,7 @@ from rollout.doctor import fault_injection
 from rollout.doctor.advice import conclude, leaks, own_scope, shares_files
 from rollout.doctor.confined import ANY
 from rollout.doctor.fidelity import examine_tools, schema_problems
+from rollout.doctor.forking import SAFE, alike_in_forks, shared_with_parent
 from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
 from rollout.doctor.permission import granted, is_named, place_of, shown, writes_to
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
@@ -129,8 +130,6 @@ class Examination:
     async def _probe(self, own: Scope) -> None:
         if self._throwaway is not None and self._throwaway.launched:
             await self._download()
-        if self._entry.start is Start.FORK and python_program(self._entry, child_env(self._entry.env)) is None:
-            self._report.notes.append("start: fork has no effect: its command is not a Python program")
         shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
         apart = await self._visit(own, inject=True)
         more: list[Visit] = []
@@ -154,6 +153,39 @@ class Examination:
             offered=self._offered,
             declared=self._declared,
         )
+        if own is Scope.PROCESS:
+            await self._observe_forks(apart)
+
+    async def _observe_forks(self, apart: Visit) -> None:
+        """Play the script in two forks: propose `start: fork` where nothing speaks against it."""
+        program, promised = python_program(self._entry, child_env(self._entry.env)), self._entry.start is Start.FORK
+        if program is None and promised:
+            self._report.notes.append("start: fork has no effect: its command is not a Python program")
+        if program is None or self._throwaway is None or unconfined():
+            return
+        runs, shared = [Run(), Run()], set[str]()
+        entry, place = self._throwaway.forked(program)
+        async with self._gateway(Scope.PROCESS, entry, self._config.lease_dir) as gateway, AsyncExitStack() as leases:
+            self._begin("forks")
+            await leases.enter_async_context(self._lease(gateway))  # the first process of a gateway is spawned
+            with anyio.move_on_after(self._options.probe_timeout_s):
+                for run in runs:
+                    session = await leases.enter_async_context(self._lease(gateway))
+                    if gateway.spawned:
+                        break
+                    shared |= set(shared_with_parent(session.connection(self._server).pid or 0))
+                    await self._player(session, place).play(apart.script.calls, run)
+                    await anyio.sleep(_LONGEST_PAUSE_S)  # so that what shows the time differs
+            refused = gateway.spawned.get(self._server, "")
+        problems = [f"share {', '.join(sorted(shared)[:3])}"] if shared else []
+        if alike := alike_in_forks((apart.second, apart.third), runs):
+            problems.append(f"are answered alike by {', '.join(alike)}, and processes are not")
+        if promised and refused:
+            self._report.notes.append(f"start: fork has no effect: {refused}")
+        elif promised:
+            self._report.problems += [f"start: fork is not safe: its forks {problem}" for problem in problems]
+        elif not (refused or problems):
+            self._report.notes.append(SAFE)
 
     def _permit(self, directory: Path, port: int) -> None:
         """Decide where the probes play and what they may write to, and say so before the server starts."""

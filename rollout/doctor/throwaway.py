@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import TypeVar
 
 from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
 from gateway.leases.janitor import LEASE_DIR, names_lease_dir
+from gateway.transport.python_program import PythonProgram
 from rollout.doctor.confined import ANY, abi
 from rollout.doctor.entry_data import Data, absolute_program, data_of
 
@@ -129,6 +131,17 @@ class Throwaway:
         shutil.copytree(self.template, place, symlinks=True, dirs_exist_ok=True)
         return self._placed(str(place), [str(place), *([LEASE_DIR] if names_lease_dir(self.entry) else [])]), place
 
+    def forked(self, program: PythonProgram) -> tuple[ServerConfig, Path]:
+        """As `world`, and forked; confined by an interpreter that is the entry's behind `confined`."""
+        entry, place = self.world()
+        at = entry.args.index(str(_CONFINED)) + 4
+        wrapper = self.root / "python"
+        confined = [entry.command or "", *entry.args[:at], program.interpreter[0]]
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(confined)} "$@"\n')
+        wrapper.chmod(0o700)
+        args = (*program.interpreter[1:], *program.main, *entry.args[at + 1 + program.skipped :])
+        return entry.model_copy(update={"command": str(wrapper), "args": args, "start": Start.FORK}), place
+
     def per_lease(self) -> ServerConfig:
         """The entry with a copy of the template for each lease."""
         return self._placed(LEASE_DIR, [LEASE_DIR])
@@ -165,7 +178,7 @@ class Throwaway:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()]))
         env |= {name: text(value) for name, value in entry.env.items()}
         placed = {
-            # Not a Python server, but the program that confines it: nothing to fork from.
+            # Not a Python server, but the program that confines it: `forked` makes one of it.
             "start": Start.SPAWN,
             "command": command if os.sep not in command else str(Path(entry.cwd or ".", command).absolute()),
             "args": tuple(text(argument) for argument in entry.args),

@@ -1,41 +1,21 @@
 """A handshake-era MCP server on asyncio and the standard library alone, for tests of forks; `python forking_server.py`.
 
-Variables make it do, before it serves, what forks must not share: see `BEFORE`.
+With BEFORE=thread it starts a thread before it serves.
 """
 
 import asyncio
-import importlib
 import json
-import mmap
 import os
 import random
 import resource
 import signal
 import sys
-import tempfile
 import threading
 import time
 
-BEFORE = os.environ.get("BEFORE", "")
 MADE = None
-if BEFORE == "thread":
+if os.environ.get("BEFORE") == "thread":
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-elif BEFORE == "draws":
-    MADE = random.random()
-elif BEFORE == "writes":
-    MADE = tempfile.mkdtemp()
-elif BEFORE == "getrandom":
-    MADE = os.getrandom(8)
-elif BEFORE == "mmap":
-    MADE = mmap.mmap(-1, 4096)
-elif BEFORE == "lock":
-    MADE = importlib.import_module("multiprocessing").Lock()  # not above: it reads the working directory
-elif BEFORE == "value":
-    MADE = importlib.import_module("multiprocessing").Value("i")
-elif BEFORE == "open":
-    MADE = open(__file__)
-elif BEFORE == "child":
-    os.popen("true").read()
 STATE = []
 
 

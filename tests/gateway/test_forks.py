@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import resource
 import shutil
 import signal
@@ -108,45 +107,76 @@ def test_the_death_of_the_fork_server_is_noticed_on_a_plain_asyncio_loop() -> No
     assert problems == []
 
 
-@pytest.mark.parametrize(
-    ("before", "why"),
-    [
-        ("thread", "it starts 1 threads"),
-        ("draws", "it draws random numbers"),
-        ("writes", "it (writes|calls os.mkdir)"),
-        ("open", "it keeps .*forking_server.py open"),
-        ("child", "it calls subprocess.Popen"),
-        ("getrandom", "it draws random numbers"),
-        ("mmap", "it maps shared memory before it serves: /dev/zero"),
-        ("lock", "it (writes|maps shared memory)"),
-        ("value", "it (writes|maps shared memory|keeps .* open)"),
-    ],
-)
-async def test_a_program_that_does_what_forks_must_not_share_is_spawned(before: str, why: str, tmp_path: Path) -> None:
-    shutil.copy(SERVER, tmp_path)
-    (tmp_path / "begin.py").write_text(BEGIN)
-    entry: dict[str, Any] = {"args": [str(tmp_path / "begin.py")], "env": {"BEFORE": before}}
-    async with Gateway(config(**entry)) as gateway, leases(gateway, 1) as (session,):
+async def test_a_program_with_threads_is_spawned() -> None:
+    async with Gateway(config(env={"BEFORE": "thread"})) as gateway, leases(gateway, 1) as (session,):
         assert (await ask(session, "draw"))[2] == os.getpid()
-        assert re.search(why, gateway.spawned["world"])
+        assert gateway.spawned["world"] == "it starts 1 threads before it serves"
 
 
-async def test_a_module_that_reads_what_differs_between_leases_is_spawned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["args", "env"])
+async def test_where_leases_differ_each_fork_runs_the_main_module(changed: str, tmp_path: Path) -> None:
+    """Forked elsewhere, it would have read another lease's, or none."""
     shutil.copy(SERVER, tmp_path)
-    (tmp_path / "begin.py").write_text(BEGIN)
-    entry: dict[str, Any] = {"args": [str(tmp_path / "begin.py")], "env": {"BEFORE": "${lease.dir}"}}
-    async with Gateway(config(**entry)) as gateway, leases(gateway, 1) as (session,):
-        assert (await ask(session, "draw"))[2] == os.getpid()
-        assert gateway.spawned["world"] == "it reads BEFORE before it serves, which differs between leases"
-
-
-async def test_what_a_main_module_does_before_it_serves_is_done_by_each_fork(tmp_path: Path) -> None:
-    """Where its modules may be imported once, and it may not be run once."""
-    shutil.copy(SERVER, tmp_path)
-    (tmp_path / "begin.py").write_text("import random, forking_server\nforking_server.MADE = random.random()\n" + BEGIN)
-    async with Gateway(config(args=[str(tmp_path / "begin.py")])) as gateway, leases(gateway, 2) as sessions:
+    (tmp_path / "begin.py").write_text(READS)
+    entry: dict[str, Any] = {"args": [str(tmp_path / "begin.py")], "env": {}}
+    entry[changed] = [*entry["args"], "${lease.dir}"] if changed == "args" else {"PLACE": "${lease.dir}"}
+    async with Gateway(config(**entry)) as gateway, leases(gateway, 2) as sessions:
         assert not gateway.spawned
-        assert len({await ask(session, "made") for session in sessions}) == 2
+        for session in sessions:
+            assert await ask(session, "made") == [str(session.lease_dir), 1]
+
+
+async def test_a_module_that_is_looked_for_in_the_directory_of_a_lease_is_spawned() -> None:
+    entry: dict[str, Any] = {"cwd": "${lease.dir}", "env": {"PYTHONPATH": str(SERVER.parent)}}
+    async with Gateway(config(args=["-m", "forking_server"], **entry)) as gateway, leases(gateway, 1) as (session,):
+        assert (await ask(session, "draw"))[2] == os.getpid()
+        assert gateway.spawned["world"] == "its program differs between leases"
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_a_fork_keeps_what_its_program_changed(by_name: bool, tmp_path: Path) -> None:
+    shutil.copy(SERVER, tmp_path)
+    (tmp_path / "begin.py").write_text(CHANGES)
+    args = ["-m", "begin"] if by_name else [str(tmp_path / "begin.py")]
+    env = {"CHANGED": "a", "REMOVED": "b", "PYTHONPATH": str(tmp_path)}
+    found: dict[str, Any] = {}
+    for start in ("spawn", "fork"):
+        entry: dict[str, Any] = {"args": [*args, "--once", "--kept"], "env": env, "cwd": str(tmp_path.parent)}
+        async with Gateway(config(start, **entry)) as gateway, leases(gateway, 1) as (session,):
+            assert not gateway.spawned
+            found[start] = await ask(session, "facts")
+    assert found["fork"] == found["spawn"]
+    facts = found["fork"]
+    assert facts["argv"] == ["--kept"] and facts["cwd"] == str(tmp_path) and "function" in facts["signals"]
+    assert (facts["env"]["ADDED"], facts["env"]["CHANGED"]) == ("1", "1") and "REMOVED" not in facts["env"]
+
+
+async def test_more_forks_are_asked_for_at_a_time_than_the_socket_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three requests of this size fit."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)  # which bounds the starts at a time
+    parents: list[int] = []
+    async with Gateway(config(env={"BIG": "${lease.dir}" + "x" * 60_000})) as gateway, leases(gateway, 1) as (first,):
+        server = (await ask(first, "draw"))[2]
+        async with anyio.create_task_group() as tasks:
+            for number in range(16):
+                tasks.start_soon(lease, gateway, number, parents)
+    assert parents == [server] * 16 and server != os.getpid()
+
+
+async def test_requests_that_wait_for_room_are_spawned_where_the_fork_server_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    parents: list[int] = []
+    async with Gateway(config(env={"BIG": "${lease.dir}" + "x" * 60_000})) as gateway, leases(gateway, 1) as (first,):
+        server = (await ask(first, "draw"))[2]
+        os.kill(server, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            for number in range(6):
+                tasks.start_soon(lease, gateway, number, parents)
+            await anyio.wait_all_tasks_blocked()
+            os.kill(server, signal.SIGKILL)
+    assert parents == [os.getpid()] * 6
 
 
 async def test_numpy_is_seeded_again_in_each_fork(tmp_path: Path) -> None:
@@ -158,26 +188,10 @@ async def test_numpy_is_seeded_again_in_each_fork(tmp_path: Path) -> None:
         assert len({await ask(session, "draw") for session in sessions}) == 2
 
 
-async def test_a_server_without_an_event_loop_is_forked_before_it_runs(mini: Any) -> None:
+async def test_a_server_without_an_event_loop_is_spawned(mini: Any) -> None:
     async with Gateway(config(**mini("pid"))) as gateway, leases(gateway, 2) as sessions:
-        assert not gateway.spawned
+        assert gateway.spawned["world"] == "it makes no asyncio event loop"
         assert len({(await session.call("pid", {})).text for session in sessions}) == 2
-
-
-@pytest.mark.parametrize("varying", [False, True])
-async def test_a_fork_of_a_server_of_the_sdk_has_its_code_specialised_and_the_programs_own_logging(
-    varying: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "shop.py").write_text(SHOP)
-    env = {"PLACE": "${lease.dir}"} if varying else {}
-    async with Gateway(config(args=[str(tmp_path / "shop.py")], env=env)) as gateway:
-        async with gateway.lease(trajectory="spawned", task=None, seed=0) as session:
-            spawned = await ask(session, "facts")
-        async with leases(gateway, 1) as (session,):
-            assert not gateway.spawned
-            forked = await ask(session, "facts")
-    assert forked.pop("specialised") > spawned.pop("specialised")  # 0 in Python 3.11
-    assert forked == spawned
 
 
 @pytest.mark.parametrize("first", ["nothing", "fork server"])
@@ -282,6 +296,11 @@ def test_streams_for_which_descriptors_run_out_are_closed(spare: int) -> None:
     assert open_files() <= before
 
 
+async def lease(gateway: Gateway, number: int, parents: list[int]) -> None:
+    async with gateway.lease(trajectory=f"s{number}", task=None, seed=number) as session:
+        parents.append((await ask(session, "draw"))[2])
+
+
 def open_files() -> set[str]:
     found: set[str] = set()
     for each in os.listdir("/proc/self/fd"):
@@ -308,12 +327,31 @@ def _runs(pid: int) -> bool:
         return False
 
 
-BEGIN = """
+READS = """
 import asyncio
-from forking_server import serve
+import os
+import sys
+import forking_server
 
+forking_server.STATE.append(0)
 if __name__ == "__main__":
-    asyncio.run(serve())
+    forking_server.MADE = [os.environ.get("PLACE") or sys.argv[1], len(forking_server.STATE) - 1]
+    asyncio.run(forking_server.serve())
+"""
+CHANGES = """
+import asyncio
+import os
+import signal
+import sys
+import forking_server
+
+os.environ["ADDED"] = os.environ["CHANGED"] = "1"
+os.environ.pop("REMOVED", None)
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+signal.signal(signal.SIGCHLD, lambda *_: None)
+sys.argv.remove("--once")
+if __name__ == "__main__":
+    asyncio.run(forking_server.serve())
 """
 DRAWS = """
 import asyncio
@@ -326,33 +364,6 @@ def call(name, arguments):
 forking_server.call = call
 if __name__ == "__main__":
     asyncio.run(forking_server.serve())
-"""
-SHOP = """
-import logging
-import os
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.tools import ToolManager
-
-def create_server():
-    logging.basicConfig(level=logging.WARNING, format="shop %(message)s")
-    server = MCPServer("shop", log_level="ERROR")
-    code = ToolManager.list_tools.__code__
-
-    @server.tool()
-    async def facts() -> dict[str, object]:
-        root = logging.getLogger()
-        return {
-            "specialised": sum(a != b for a, b in zip(code._co_code_adaptive[::2], code.co_code[::2])),
-            "level": root.level,
-            "formats": [each.formatter._fmt for each in root.handlers],
-            "disabled": root.manager.disable,
-            "tools": [tool.name for tool in await server.list_tools()],
-        }
-
-    return server
-
-if __name__ == "__main__":
-    create_server().run()
 """
 WORKER = """
 import json

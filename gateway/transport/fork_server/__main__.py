@@ -1,27 +1,23 @@
 """Prepare a Python server's process, then fork it on request; run by path by the server's interpreter.
 
-`python OPTIONS fork_server CONTROL LIFELINE MARK VARYING (-m MODULE | SCRIPT) [ARGS...]` prepares one process, reports
-`{"ready": true}`, or why it must not fork, over the socket CONTROL, and forks for each request that it receives there.
-A fork gets the environment, directory, limits and standard streams of its request, with what the program itself changed
-before, and goes on as a spawned process would. How far the process is prepared:
+`python OPTIONS fork_server CONTROL LIFELINE MARK POINT (-m MODULE | SCRIPT) [ARGS...]` prepares one process, reports
+`{"ready": true}`, or why it cannot be forked, over the socket CONTROL, and forks for each request that it receives
+there. A fork gets the variables, directory, limits and standard streams of its request, and goes on as a spawned
+process would. POINT is where the program is forked:
 
-- If VARYING is the JSON `null`, it runs the program to where it makes its event loop.
-- If it is a list, it imports what the program's main module imports, and a fork runs the main module from its first
-  line. The list names the variables that differ between leases, and `argv` and `cwd` where the arguments or the working
-  directory do. ARGS are the program's arguments; where they differ they are left out, and a fork has its request's.
+- `loop`: it runs to where it makes its event loop.
+- `main`: its main module is imported, as `multiprocessing` imports it; each fork runs it, with ARGS of its request.
 
-What was made before the fork is the same in all forks. `fork_watch` finds what must not be the same. The directory
-needs nothing but the standard library of Python 3.9 and Linux: the interpreter may be that of another virtual
+What was made before the fork is the same in all forks: that this does no harm is the promise of `start: fork`. The
+directory needs nothing but the standard library of Python 3.9 and Linux: the interpreter may be that of another virtual
 environment.
 """
 
 import sys
 
 _HERE = sys.path[0]  # this directory, which is in the way of the program's own modules
-from fork_loop import Changes, ForkLoop, Mark, end  # noqa: E402
-from fork_program import Program, before_first_loop, compile_models, share_memory  # noqa: E402
-from fork_rehearsal import rehearse  # noqa: E402
-from fork_watch import Watch  # noqa: E402
+from fork_loop import ForkLoop, Mark, end  # noqa: E402
+from fork_program import Program, before_first_loop  # noqa: E402
 
 sys.path.remove(_HERE)
 
@@ -33,40 +29,34 @@ import socket  # noqa: E402
 
 def main() -> None:
     control, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    mark, varying = Mark(sys.argv[3]), json.loads(sys.argv[4])
+    mark, point = Mark(sys.argv[3]), sys.argv[4]
     words = 2 if sys.argv[5] == "-m" else 1
     main_module, arguments = sys.argv[5 : 5 + words], sys.argv[5 + words :]
     os.set_inheritable(control.fileno(), False)
     os.set_inheritable(lifeline, False)
-    changes, watch = Changes(), Watch(varying or [])
     is_forked = False
 
-    def fork_here() -> list[str]:
-        """Report, then serve requests; returns in each fork, with the arguments of its request."""
+    def fork_here() -> None:
+        """Report, then serve requests; returns in each fork."""
         nonlocal is_forked
-        gc.unfreeze()  # what a program froze is hidden from `compile_models`
-        compile_models()
-        refused = watch.end()
-        if not refused:
-            rehearse()
-        control.sendmsg([json.dumps({"refused": refused} if refused else {"ready": True}).encode()])
-        if refused:
-            os._exit(0)
-        share_memory()
-        arguments = ForkLoop(control, lifeline, mark, changes).serve()
+        gc.collect()
+        gc.freeze()  # as Python advises before a fork: no collection in a fork writes to what is there now
+        control.send(b'{"ready": true}')
+        given = ForkLoop(control, lifeline, mark).serve()
         is_forked = True
-        return arguments
+        if point == "main":
+            sys.argv[1:] = given
 
     status: object = 1
     problem = "it makes no asyncio event loop"
     try:
-        program = Program(main_module, arguments, watch)
-        if varying is None:
-            before_first_loop(fork_here)
+        program = Program(main_module, arguments)
+        if point == "main":
+            program.run("__mp_main__")
+            fork_here()
         else:
-            program.import_dependencies()
-            arguments = fork_here()
-        program.run(arguments)
+            before_first_loop(fork_here)
+        program.run("__main__")
         status = 0
     except SystemExit as ended:
         status = ended.code
@@ -76,7 +66,7 @@ def main() -> None:
             sys.excepthook(type(error), error, error.__traceback__)
     finally:
         if not is_forked:
-            control.sendmsg([json.dumps({"refused": problem}).encode()])
+            control.send(json.dumps({"refused": problem}).encode())
         end(status)
 
 

@@ -15,8 +15,6 @@ import sys
 import threading
 from typing import Any
 
-from fork_watch import count_threads
-
 _MESSAGE_BYTES = 1 << 18
 _F_SETSIG = 10
 
@@ -40,48 +38,21 @@ class Mark:
             ctypes.memmove(self._at, value.ljust(self._size, b"\0"), self._size)
 
 
-class Changes:
-    """What the program has changed since this was made: the environment and the working directory.
-
-    A spawned process has changed both as well.
-    """
-
-    def __init__(self) -> None:
-        self._env, self._cwd = dict(os.environ), os.getcwd()
-
-    def make_again(self, env: dict[str, str], cwd: str) -> None:
-        """Give this process `env` and `cwd`, and change both as the program did."""
-        written = {name: value for name, value in os.environ.items() if self._env.get(name) != value}
-        removed = self._env.keys() - os.environ.keys()
-        os.environ.clear()
-        os.environ.update({name: value for name, value in env.items() if name not in removed})
-        os.environ.update(written)
-        if not self._moved():
-            os.chdir(cwd)
-
-    def _moved(self) -> bool:
-        try:
-            return os.getcwd() != self._cwd
-        except FileNotFoundError:
-            return False  # the directory was removed, and may have been made again
-
-
 class ForkLoop:
     """Serves the gateway at the other end of `control`, until it closes that end.
 
     Args:
         lifeline: Reading end of a pipe of which the worker has the only writing end.
-        changes: What the program changed, which each fork changes again.
     """
 
-    def __init__(self, control: socket.socket, lifeline: int, mark: Mark, changes: Changes) -> None:
-        self._control, self._lifeline, self._mark, self._changes = control, lifeline, mark, changes
+    def __init__(self, control: socket.socket, lifeline: int, mark: Mark) -> None:
+        self._control, self._lifeline, self._mark = control, lifeline, mark
         # None if it is not Python's, which cannot be set again.
         self._of_program = signal.getsignal(signal.SIGCHLD) or signal.SIG_DFL
         self._woken, self._wakes = os.pipe()
 
     def serve(self) -> list[str]:
-        """Returns in each fork, with the program's arguments."""
+        """Returns in each fork, with the arguments of its request."""
         os.set_blocking(self._wakes, False)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake)
@@ -99,8 +70,8 @@ class ForkLoop:
             os._exit(0)
         request = json.loads(message)
         # A fork has only the thread that called `fork`: a lock that another thread holds would stay locked in it.
-        if count_threads() != 1:
-            self._send({"id": request["id"], "refused": "its fork server has threads"})
+        if (threads := len(os.listdir("/proc/self/task")) - 1) > 0:
+            self._send({"id": request["id"], "refused": f"it starts {threads} threads before it serves"})
         else:
             pid = os.fork()
             if pid == 0:
@@ -150,7 +121,10 @@ class ForkLoop:
             if highest != resource.RLIM_INFINITY:
                 soft, hard = min(soft, highest), min(hard, highest)
             resource.setrlimit(number, (soft, hard))
-        self._changes.make_again(request["env"], request["cwd"])
+        # Of a program's own changes to both, those stay that no lease replaces.
+        os.environ.update(request["env"])
+        if request["cwd"] is not None:
+            os.chdir(request["cwd"])
         self._mark.set(request["env"])
         # Without this all forks would draw the same numbers from it. `random` seeds itself in a fork.
         if "numpy.random" in sys.modules:
@@ -177,7 +151,8 @@ def _wake(number: int, frame: object) -> None:
 
 
 def end(code: object) -> None:
-    """End this process as the interpreter does, without taking modules apart: that would copy every shared page.
+    """End this process as the interpreter does, without taking modules apart, which copies each page that forks share:
+    a life of a fork of `mcp_servers.retail`, start and end, takes 29 ms of CPU, and 70 where they are taken apart.
 
     Args:
         code: As of `SystemExit`.

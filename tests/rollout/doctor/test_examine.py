@@ -16,6 +16,7 @@ from clock import Clock
 from gateway import GatewayConfig
 from rollout.doctor.examination import Options
 from rollout.doctor.examine import examine
+from rollout.doctor.forking import SAFE
 from rollout.doctor.plan import CallOption
 from rollout.doctor.report import IsolationVerdict, Latency, ServerReport, Verdict
 
@@ -386,3 +387,38 @@ async def test_a_server_that_is_spawned_although_forks_are_asked_for_is_named() 
     whole = {"command": sys.executable, "args": ["-c", f"import runpy; runpy.run_path({MINI!r})", "put", "get"]}
     report = await report_on({**whole, "scope": "process", "start": "fork"})
     assert any(note.startswith("start: fork has no effect: its command is not") for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("start", "opened", "made"), [("fork", "open(__file__)", "ID"), ("spawn", "None", "uuid.uuid4().hex")]
+)
+async def test_forks_are_proposed_where_they_share_nothing(start: str, opened: str, made: str, tmp_path: Path) -> None:
+    (tmp_path / "cell.py").write_text(CELL.replace("OPENED", opened).replace("MADE", made))
+    entry = {"command": sys.executable, "args": [str(tmp_path / "cell.py")], "scope": "process", "start": start}
+    entry["env"] = {"PYTHONPATH": str(Path(MINI).parent)}
+    report = await report_on(entry)
+    if start == "fork":
+        assert report.problems == [
+            f"start: fork is not safe: its forks share {tmp_path / 'cell.py'}",
+            "start: fork is not safe: its forks are answered alike by get_id, and processes are not",
+        ]
+    else:
+        assert SAFE in report.notes and not report.problems
+
+
+CELL = """
+import asyncio
+import uuid
+import forking_server
+
+cell, file, ID = [], OPENED, uuid.uuid4().hex
+
+def call(name, arguments):
+    if name == "add_item":
+        cell.append("item")
+    return MADE if name == "get_id" else cell
+
+forking_server.NAMES, forking_server.call = ("add_item", "get_items", "get_id"), call
+if __name__ == "__main__":
+    asyncio.run(forking_server.serve())
+"""
