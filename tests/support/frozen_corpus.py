@@ -55,8 +55,7 @@ def differences(path: str, old: Any, new: Any) -> Iterator[str]:
         else:
             shared = min(old.size, new.size)
             at = next((int(at) for at in np.flatnonzero(old.flat[:shared] != new.flat[:shared])), shared)
-            was, now = f"{old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}"
-            yield f"{path}: {was} is now {now}, the first {at} are the same"
+            yield f"{path}: {_kind(old)} is now {_kind(new)}, the first {at} are the same"
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*old, *(key for key in new if key not in old)]:
             if key not in new:
@@ -70,8 +69,14 @@ def differences(path: str, old: Any, new: Any) -> Iterator[str]:
             yield f"{path}: {len(old)} elements are now {len(new)}"
         for at, (one, other) in enumerate(zip(old, new, strict=False)):
             yield from differences(f"{path}/{at}", one, other)
+    elif isinstance(old, np.ndarray) or isinstance(new, np.ndarray):
+        yield f"{path}: {_kind(old)} is now {_kind(new)}"
     elif old != new or isinstance(old, bool) != isinstance(new, bool):
         yield f"{path}: {old!r} is now {new!r}"
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
 
 
 def _without(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
