@@ -39,8 +39,6 @@ _LOCKED = ("sglang", "vllm")
 """Engines with a lock in constraints/, which are also the names of their modules."""
 _LOCKS = INCLUDED_CONFIGS.with_name("constraints")
 """A link to constraints/, whose locks a wheel has too."""
-_AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
-"""As in `verl.trainer.ppo.core_algos.agg_loss`."""
 _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 """Estimators without a baseline over the trajectories of a row."""
 _VOTING = ("grpo", *ESTIMATORS)
@@ -246,13 +244,6 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         remedy="set top_p=1.0 and top_k=-1 for training",
         seen=VERL,
         only_warns=lambda _: True,
-    ),
-    Refusal(
-        key=f"{_ACTOR}.loss_agg_mode",
-        when=lambda run: run[f"{_ACTOR}.loss_agg_mode"] not in _AGGREGATIONS,
-        problem="is {value}, which the first update ends at",
-        remedy=f"one of {', '.join(_AGGREGATIONS)}",
-        seen=VERL,
     ),
     Refusal(
         key=f"{_ROLLOUT}.temperature",

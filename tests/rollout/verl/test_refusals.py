@@ -67,7 +67,6 @@ RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
     ({**ASYNC, STALE: None, "algorithm.rollout_correction.bypass_mode": True}, {}),
     ({f"{ROLLOUT}.top_p": 0.8}, {f"{ROLLOUT}.top_p": "warned"}),
     ({f"{ROLLOUT}.top_k": 20}, {f"{ROLLOUT}.top_p": "warned"}),
-    ({f"{ACTOR}.loss_agg_mode": "nonsense"}, {f"{ACTOR}.loss_agg_mode": "is nonsense, which the first update"}),
     ({f"{ROLLOUT}.temperature": 0}, {f"{ROLLOUT}.temperature": "is 0, and the trainer divides by it"}),
     ({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.n": 1, "trainer.val_only": True}, {}),
     ({f"{ROLLOUT}.n": 1}, {f"{ROLLOUT}.n": "is 1, and grpo compares the trajectories of a group"}),
