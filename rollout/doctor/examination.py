@@ -15,7 +15,7 @@ import anyio
 
 from gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
 from gateway.config.variables import child_env
-from gateway.errors import HarnessError
+from gateway.errors import GatewayError, HarnessError
 from gateway.gateway import Gateway
 from gateway.leases.janitor import names_lease_dir
 from gateway.leases.session import Session
@@ -30,7 +30,7 @@ from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
 from rollout.doctor.permission import granted, is_named, place_of, shown, writes_to
 from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
 from rollout.doctor.probe_fixtures import loopback_page
-from rollout.doctor.report import Latency, ServerReport
+from rollout.doctor.report import Latency, ServerReport, Verdict
 from rollout.doctor.throwaway import (
     NO_PROGRAM,
     PREFIX,
@@ -153,30 +153,33 @@ class Examination:
             offered=self._offered,
             declared=self._declared,
         )
-        if own is Scope.PROCESS:
-            await self._observe_forks(apart)
+        promised = self._entry.start is Start.FORK
+        if promised or (own is Scope.PROCESS and self._report.verdict is Verdict.OWN):
+            await self._observe_forks(apart, promised)
 
-    async def _observe_forks(self, apart: Visit) -> None:
-        """Play the script in two forks: propose `start: fork` where nothing speaks against it."""
-        program, promised = python_program(self._entry, child_env(self._entry.env)), self._entry.start is Start.FORK
+    async def _observe_forks(self, apart: Visit, promised: bool) -> None:
+        """Play the script in two forks, and propose `start: fork` where nothing speaks against it."""
+        program = python_program(self._entry, child_env(self._entry.env))
         if program is None and promised:
             self._report.notes.append("start: fork has no effect: its command is not a Python program")
         if program is None or self._throwaway is None or unconfined():
             return
-        runs, shared = [Run(), Run()], set[str]()
+        runs, shared, refused = [Run(), Run()], set[str](), ""
         entry, place = self._throwaway.forked(program)
-        async with self._gateway(Scope.PROCESS, entry, self._config.lease_dir) as gateway, AsyncExitStack() as leases:
-            self._begin("forks")
-            await leases.enter_async_context(self._lease(gateway))  # the first process of a gateway is spawned
-            with anyio.move_on_after(self._options.probe_timeout_s):
-                for run in runs:
-                    session = await leases.enter_async_context(self._lease(gateway))
-                    if gateway.spawned:
-                        break
-                    shared |= set(shared_with_parent(session.connection(self._server).pid or 0))
-                    await self._player(session, place).play(apart.script.calls, run)
-                    await anyio.sleep(_LONGEST_PAUSE_S)  # so that what shows the time differs
-            refused = gateway.spawned.get(self._server, "")
+        self._begin("forks")
+        try:
+            async with self._gateway(Scope.PROCESS, entry, self._config.lease_dir) as gateway, AsyncExitStack() as held:
+                await held.enter_async_context(self._lease(gateway))  # the first process of a gateway is spawned
+                with anyio.move_on_after(self._options.probe_timeout_s):
+                    for run in runs:
+                        session = await held.enter_async_context(self._lease(gateway))
+                        if refused := gateway.spawned.get(self._server, ""):
+                            break
+                        shared |= set(shared_with_parent(session.connection(self._server).pid or 0))
+                        await self._player(session, place).play(apart.script.calls, run)
+                        await anyio.sleep(_LONGEST_PAUSE_S)  # so that what shows the time differs
+        except (GatewayError, OSError) as error:
+            refused = str(error)
         problems = [f"share {', '.join(sorted(shared)[:3])}"] if shared else []
         if alike := alike_in_forks((apart.second, apart.third), runs):
             problems.append(f"are answered alike by {', '.join(alike)}, and processes are not")
@@ -184,7 +187,7 @@ class Examination:
             self._report.notes.append(f"start: fork has no effect: {refused}")
         elif promised:
             self._report.problems += [f"start: fork is not safe: its forks {problem}" for problem in problems]
-        elif not (refused or problems):
+        elif not (refused or problems) and len(runs[1].steps) == len(apart.script.calls):
             self._report.notes.append(SAFE)
 
     def _permit(self, directory: Path, port: int) -> None:
