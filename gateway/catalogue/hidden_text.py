@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, cast
 
 from anyio.lowlevel import checkpoint
@@ -21,109 +20,77 @@ _TEXTS_AT_ONCE = 2000
 """Texts of tool definitions that are looked through before other tasks get their turn."""
 
 
-class HiddenKind(StrEnum):
-    """The kind of a run of hidden characters."""
-
-    BIDI = "bidirectional control"
-    """Displays text in another order than a model reads it."""
-    TAG = "tag characters"
-    """Invisible copies of ASCII, which can encode whole sentences."""
-    ZERO_WIDTH = "zero-width characters"
-    SELECTOR = "variation selectors"
-    """In runs, or after a character without variants, they encode data."""
-    CONTROL = "control characters"
-    """Includes the escape sequences by which a terminal hides text."""
-    INVISIBLE = "invisible characters"
-    """Fillers, annotations and other characters without a shape."""
-    UNEXAMINED = "more than is examined"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HiddenText:
-    """One run of hidden characters of one kind."""
+    """One run of hidden characters."""
 
     where: str
     """The place of the text: `tool read: description`, `tool read: input_schema.properties.path.description`, ..."""
-    kind: HiddenKind
     index: int
     """Start of the run in the text, in code points."""
     code_points: tuple[int, ...]
+    """Empty if the text from here on is not examined."""
     of: str | None = None
     """The tool's own name; None if the text is not a tool's."""
 
     @property
     def decoded(self) -> str:
-        """The ASCII text that tag characters or variation selectors encode; empty for the other kinds."""
+        """The ASCII text that tag characters or variation selectors encode; empty for others."""
         return "".join(filter(str.isprintable, map(_spelt, self.code_points)))
 
     def __str__(self) -> str:
-        if self.kind is HiddenKind.UNEXAMINED:
-            return f"{self.where}: {self.kind}, from {self.index} on"
+        if not self.code_points:
+            return f"{self.where}: more than is examined, from {self.index} on"
         shown = " ".join(f"U+{point:04X}" for point in self.code_points[:_MAX_SHOWN])
         more = len(self.code_points) - _MAX_SHOWN
-        text = f"{self.where}: {self.kind} at {self.index}: {shown}" + (f" and {more} more" if more > 0 else "")
+        text = f"{self.where}: hidden characters at {self.index}: {shown}" + (f" and {more} more" if more > 0 else "")
         return text + (f", which spell {self.decoded[:200]!r}" if self.decoded else "")
 
 
 _MAX_SHOWN = 8
-_BIDI = frozenset([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
-_ZERO_WIDTH = frozenset([0x00AD, 0x034F, 0x180E, 0x200B, 0x200C, 0x200D, *range(0x2060, 0x2065), 0xFEFF])
-_SELECTORS = frozenset([*range(0x180B, 0x180E), 0x180F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
-_FILLERS = frozenset([0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0])
-_JOINERS = frozenset([0x200C, 0x200D])
-_FLAG = "\U0001f3f4"
-_REGION = re.compile(r"[a-z]{2}[a-z0-9]{1,3}")
-
-
-_SUSPECT = re.compile(r"[^\x20-\x7e\t\n\r]+")
-_MOST_EXAMINED = 50_000
-"""Maximum characters outside printable ASCII that are examined in one text; ASCII is skipped at no cost."""
-_MOST_FINDINGS = 100
-"""Maximum findings in one text."""
+_SELECTORS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_HIDDEN = (
+    # Unicode's control, format, private use and surrogate characters (Cc, Cf, Co, Cs), but for line ends and tabs,
+    "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u180e"
+    "\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2064\\u2066-\\u206f\\ud800-\\uf8ff\\ufeff\\ufff9-\\ufffb\\U000110bd\\U000110cd"
+    "\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000f0000-\\U0010ffff"
+    # unassigned ones without a glyph, tags and selectors, and letters, marks and symbols that are blank.
+    f"\\u2065\\ufff0-\\ufff8\\U000e0000-\\U000e0fff{_SELECTORS}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+)
+_RUN = re.compile(f"[{_HIDDEN}]+")
+_RUN_OR_RETURN = re.compile(f"[{_HIDDEN}]+|\r(?!\n)")
+_SELECTOR = re.compile(f"[{_SELECTORS}]")
+_FLAG = re.compile("\U0001f3f4[\U000e0061-\U000e007a]{2}[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,3}\U000e007f")
+_RUN_CHARACTERS = 10
+"""Characters whose examination takes as long as the rest of that of a run."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """How much of a server's texts may still be examined."""
+    """How much of a server's texts may still be examined; text without hidden characters costs nothing."""
 
     characters: int = 150_000
     findings: int = 1000
 
 
 def find_hidden(text: str, where: str, budget: Budget | None = None, *, of: str | None = None) -> list[HiddenText]:
-    """All runs of hidden characters in `text`, in order, up to the bounds above.
-
-    The rest of a text beyond the bounds is one finding, since it may hide anything.
+    """All runs of hidden characters in `text`, in order; the rest beyond the budget is one finding.
 
     Args:
         of: The tool that the text belongs to.
     """
-    # Nearly all texts: one search, and nothing of the budget.
-    if _SUSPECT.search(text) is None:
-        return []
     budget = budget or Budget()
     findings: list[HiddenText] = []
-    examined, most = 0, min(_MOST_EXAMINED, budget.characters)
-    for stretch in _SUSPECT.finditer(text):
-        start, stop = stretch.span()
-        examined += stop - start
-        if examined > most or len(findings) >= min(_MOST_FINDINGS, budget.findings):
-            findings.append(HiddenText(where=where, kind=HiddenKind.UNEXAMINED, index=start, code_points=(), of=of))
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        budget.characters -= end - start + _RUN_CHARACTERS
+        if budget.characters < 0 or not budget.findings:
+            findings.append(HiddenText(where=where, index=start, code_points=(), of=of))
             break
-        while start < stop:
-            kind = _kind(text[start])
-            if kind is None:
-                start += 1
-                continue
-            end = start + 1
-            while end < stop and _kind(text[end]) is kind:
-                end += 1
-            if not _is_ordinary(text, start, end, kind):
-                points = tuple(map(ord, text[start:end]))
-                findings.append(HiddenText(where=where, kind=kind, index=start, code_points=points, of=of))
-            start = end
-    budget.characters -= min(examined, most)
-    budget.findings -= len(findings)
+        if not _is_ordinary(text, start, end):
+            budget.findings -= 1
+            points = tuple(map(ord, run.group()))
+            findings.append(HiddenText(where=where, index=start, code_points=points, of=of))
     return findings
 
 
@@ -147,20 +114,11 @@ def plain(text: str, budget: Budget | None = None) -> str:
     done = 0
     for found in find_hidden(text, "", budget):
         parts.append(text[done : found.index])
-        if found.kind is HiddenKind.UNEXAMINED:
+        if not found.code_points:
             return "".join([*parts, f"<{len(text) - found.index} characters more>"])
         parts += [f"<U+{point:04X}>" for point in found.code_points]
         done = found.index + len(found.code_points)
     return "".join([*parts, text[done:]])
-
-
-_HIDDEN = re.compile(
-    # At least every character for which `_kind` is not None, and carriage returns.
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u115f\\u1160\\u17b4\\u17b5"
-    "\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ud800-\\uf8ff\\ufe00-\\ufe0f\\ufeff\\uffa0"
-    "\\ufff0-\\ufffb\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a"
-    "\\U000e0000-\\U000e0fff\\U000f0000-\\U0010ffff]"
-)
 
 
 def visible(text: str, form: Callable[[int], str] = "<U+{:04X}>".format) -> str:
@@ -170,59 +128,27 @@ def visible(text: str, form: Callable[[int], str] = "<U+{:04X}>".format) -> str:
         form: What stands for a code point.
     """
 
-    parts: list[str] = []
-    end = 0
-    while (found := _HIDDEN.search(text, end)) is not None:
-        start = found.start()
-        parts.append(text[end:start])
-        kind, end = _kind(text[start]), start + 1
-        while kind is not None and end < len(text) and _kind(text[end]) is kind:
-            end += 1
-        run = text[start:end]
-        is_moving = run == "\r" and text[end : end + 1] != "\n"
-        is_hidden = kind is not None and not _is_ordinary(text, start, end, kind)
-        parts.append("".join(map(form, map(ord, run))) if is_moving or is_hidden else run)
-    return "".join([*parts, text[end:]])
+    def spelled(run: re.Match[str]) -> str:
+        return run.group() if _is_ordinary(text, *run.span()) else "".join(map(form, map(ord, run.group())))
+
+    return _RUN_OR_RETURN.sub(spelled, text)
 
 
-def _kind(character: str) -> HiddenKind | None:
-    point = ord(character)
-    if point < 0x7F:
-        return HiddenKind.CONTROL if point < 0x20 and character not in "\t\n\r" else None
-    if 0xE0000 <= point <= 0xE007F:
-        return HiddenKind.TAG
-    if point in _BIDI:
-        return HiddenKind.BIDI
-    if point in _ZERO_WIDTH:
-        return HiddenKind.ZERO_WIDTH
-    if point in _SELECTORS:
-        return HiddenKind.SELECTOR
-    if point in _FILLERS:
-        return HiddenKind.INVISIBLE
-    match unicodedata.category(character):
-        case "Cc":
-            return HiddenKind.CONTROL
-        case "Cf" | "Co" | "Cs":
-            return HiddenKind.INVISIBLE
-        case _:
-            # Unassigned code points that Unicode reserves for characters without a glyph.
-            return HiddenKind.INVISIBLE if 0xE0080 <= point <= 0xE0FFF or 0xFFF0 <= point <= 0xFFF8 else None
+def _is_ordinary(text: str, start: int, end: int) -> bool:
+    """Whether a run is part of ordinary writing."""
+    flag = _FLAG.match(text, max(0, start - 1))
+    return (flag is not None and flag.end() == end) or all(_is_usual(text, index) for index in range(start, end))
 
 
-def _is_ordinary(text: str, start: int, end: int, kind: HiddenKind) -> bool:
-    before, after = text[start - 1 : start], text[end : end + 1]
-    if kind is HiddenKind.TAG:
-        spelt = "".join(map(_spelt, map(ord, text[start : end - 1])))
-        return before == _FLAG and text[end - 1] == "\U000e007f" and _REGION.fullmatch(spelt) is not None
-    if end - start > 1 or not before:
+def _is_usual(text: str, index: int) -> bool:
+    here, before, after = text[index], text[index - 1 : index], text[index + 1 : index + 2]
+    if not before:
         return False
-    if kind is HiddenKind.SELECTOR:
-        return _can_vary(before, ord(text[start]))
-    if kind is HiddenKind.ZERO_WIDTH and ord(text[start]) in _JOINERS:
+    if here in "\u200c\u200d":
         return bool(after) and ((_is_pictured(before) and _is_pictured(after)) or _needs_joiners(before))
-    if kind is HiddenKind.INVISIBLE:
-        return 0x0600 <= ord(text[start]) <= 0x08E2  # Arabic number signs and similar ones, which have a glyph
-    return False
+    if _SELECTOR.match(here):
+        return _can_vary(before, ord(here))
+    return "\u0600" <= here <= "\u08e2" and here != "\u061c"  # Arabic number signs and similar ones, which have a glyph
 
 
 def _can_vary(base: str, selector: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from mcp.server.mcpserver import MCPServer
 
 from gateway import Gateway, GatewayConfig, ToolDefinition
-from gateway.catalogue.hidden_text import HiddenKind, find_hidden, find_hidden_in_tool
+from gateway.catalogue.hidden_text import find_hidden, find_hidden_in_tool, visible
 
 
 def tags(text: str) -> str:
@@ -22,31 +23,39 @@ def selectors(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "index", "points"),
+    ("text", "index", "points"),
     [
-        ("Reads\u202e.elif a", HiddenKind.BIDI, 5, (0x202E,)),
-        ("a\u2066b", HiddenKind.BIDI, 1, (0x2066,)),
-        ("a\u200bb", HiddenKind.ZERO_WIDTH, 1, (0x200B,)),
-        ("pass\u200dword", HiddenKind.ZERO_WIDTH, 4, (0x200D,)),
-        ("\ufeffReads", HiddenKind.ZERO_WIDTH, 0, (0xFEFF,)),
-        ("soft\u00adly", HiddenKind.ZERO_WIDTH, 4, (0xAD,)),
-        ("a\u2063\u2062", HiddenKind.ZERO_WIDTH, 1, (0x2063, 0x2062)),
-        ("a\ufe0f", HiddenKind.SELECTOR, 1, (0xFE0F,)),
-        ("❤\ufe0f\ufe0f", HiddenKind.SELECTOR, 1, (0xFE0F, 0xFE0F)),
-        ("\x1b[8mhidden", HiddenKind.CONTROL, 0, (0x1B,)),
-        ("a\x00b", HiddenKind.CONTROL, 1, (0,)),
-        ("a\x85b", HiddenKind.CONTROL, 1, (0x85,)),
-        ("a\u3164b", HiddenKind.INVISIBLE, 1, (0x3164,)),
-        ("a\ufff9b", HiddenKind.INVISIBLE, 1, (0xFFF9,)),
-        ("a\ue000b", HiddenKind.INVISIBLE, 1, (0xE000,)),
+        ("Reads\u202e.elif a", 5, (0x202E,)),
+        ("a\u2066b", 1, (0x2066,)),
+        ("a\u200bb", 1, (0x200B,)),
+        ("pass\u200dword", 4, (0x200D,)),
+        ("\ufeffReads", 0, (0xFEFF,)),
+        ("soft\u00adly", 4, (0xAD,)),
+        ("a\u2063\u2062", 1, (0x2063, 0x2062)),
+        ("a\ufe0f", 1, (0xFE0F,)),
+        ("❤\ufe0f\ufe0f", 1, (0xFE0F, 0xFE0F)),
+        ("\x1b[8mhidden", 0, (0x1B,)),
+        ("a\x00b", 1, (0,)),
+        ("a\x85b", 1, (0x85,)),
+        ("a\u3164b", 1, (0x3164,)),
+        ("a\ufff9b", 1, (0xFFF9,)),
+        ("a\ue000b", 1, (0xE000,)),
     ],
 )
-def test_hidden_characters_are_found_with_place_and_code_points(
-    text: str, kind: HiddenKind, index: int, points: tuple[int, ...]
-) -> None:
+def test_hidden_characters_are_found_with_place_and_code_points(text: str, index: int, points: tuple[int, ...]) -> None:
     (found,) = find_hidden(text, "here")
-    assert (found.where, found.kind, found.index, found.code_points) == ("here", kind, index, points)
-    assert f"here: {kind} at {index}: U+{points[0]:04X}" in str(found)
+    assert (found.where, found.index, found.code_points) == ("here", index, points)
+    assert f"here: hidden characters at {index}: U+{points[0]:04X}" in str(found)
+
+
+def test_every_control_format_private_and_surrogate_character_is_hidden_and_no_letter_that_has_a_shape() -> None:
+    blank = {0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0, *range(0xFFF0, 0xFFF9)}
+    blank |= {*range(0xE0000, 0xE1000), *range(0xFE00, 0xFE10), 0x180B, 0x180C, 0x180D, 0x180F}
+    categories = {point: unicodedata.category(chr(point)) for point in (*range(0x20000), *range(0xE0000, 0xE1000))}
+    expected = {point for point, name in categories.items() if name in ("Cc", "Cf", "Co", "Cs")} - {*map(ord, "\t\n\r")}
+    found = {point for point in categories if visible("x" + chr(point) + "\n", "{:d}".format)[1] != chr(point)} - {13}
+    with_glyph = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2}
+    assert found - {*range(0x13430, 0x13440)} == (expected | blank) - with_glyph - {*range(0x13430, 0x13440)}
 
 
 @pytest.mark.parametrize("hide", [tags, selectors])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.catalogue import hidden_text
-from gateway.catalogue.hidden_text import Budget, HiddenKind, find_hidden, find_hidden_in_tool, plain
+from gateway.catalogue.hidden_text import Budget, find_hidden, find_hidden_in_tool, plain
 from gateway.schemas import compiled
 from gateway.schemas.arguments import prepare
 from gateway.schemas.check import schema_fault
@@ -49,35 +49,35 @@ def counted(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> Iterator[
         "\U000e0041" * LONG,
         "\U0001f3f4" + "\U000e0061" * LONG,
         "\u200b\u202e" * (LONG // 2),
-        "é" * LONG,
+        "❤\ufe0f" * LONG,
     ],
-    ids=["one run", "many runs", "tags", "an endless flag", "two kinds", "letters"],
+    ids=["one run", "many runs", "tags", "an endless flag", "two kinds", "ordinary"],
 )
 def test_hidden_text_is_found_in_a_bounded_number_of_looks(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with counted(monkeypatch, hidden_text, "_kind") as looks:
+    with counted(monkeypatch, hidden_text, "_is_usual") as looks:
         findings = find_hidden(text, "description")
         plain(text)
-        assert looks() < 2 * LONG  # twice for each character that is examined at all, and of those there are few
-    assert findings[-1].kind is HiddenKind.UNEXAMINED and len(findings) <= 101
+        assert looks() < LONG // 2
+    assert not findings[-1].code_points and len(findings) <= 1001
     assert sum(len(found.code_points) for found in findings) < LONG
 
 
-@pytest.mark.parametrize("description", ["a\u200b" * 400, "é" * 400], ids=["hidden", "letters"])
+@pytest.mark.parametrize("description", ["a\u200b" * 400, "❤\ufe0f" * 400], ids=["hidden", "ordinary"])
 def test_all_texts_of_a_server_share_the_characters_and_findings_that_are_looked_at(
     description: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = [tool({"type": "object"}, description) for _ in range(2000)]
     budget = Budget()
-    with counted(monkeypatch, hidden_text, "_kind") as looks:
+    with counted(monkeypatch, hidden_text, "_is_usual") as looks:
         findings = [found for each in tools for found in find_hidden_in_tool(each, budget)]
-        assert looks() < 2 * Budget().characters
+        assert looks() < Budget().characters
     assert len(findings) <= Budget().findings + len(tools)
-    assert findings[-1].kind is HiddenKind.UNEXAMINED  # in the last tool, too
+    assert not findings[-1].code_points  # in the last tool, too
 
 
 def test_text_that_is_not_examined_is_reported_for_its_tool() -> None:
     findings = find_hidden_in_tool(tool({"type": "object"}, "\u200b" * LONG))
-    assert [found.kind for found in findings] == [HiddenKind.UNEXAMINED] and findings[0].of == "t"
+    assert [found.code_points for found in findings] == [()] and findings[0].of == "t"
 
 
 @pytest.mark.parametrize("value", [1 << 54, 1 << 64, -(1 << 70)])
