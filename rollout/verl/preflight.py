@@ -6,17 +6,21 @@ Hydra calls `PreflightCallback` with the composed configuration (`hydra.callback
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import traceback
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
+from hydra.errors import InstantiationException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
 
 from gateway.catalogue.hidden_text import visible
 from gateway.errors import ConfigError, Faults, GatewayError, printed, raise_all
@@ -135,6 +139,7 @@ def _check_files(run: Run) -> tuple[list[Row], Lock]:
         faults.check(check_custom_reward, config, settings.custom_reward, key=f"{KEY}.custom_reward")
     # After `registered_agents`, which imports what may register names too
     faults.check(check_names, config)
+    faults.check(_check_by_verl, config)
     faults.check(_check_batch_size, config)
     with faults.collected():
         lock = load_lock(OmegaConf.select(config, LOCK_KEY), key=LOCK_KEY)
@@ -147,6 +152,19 @@ def _check_files(run: Run) -> tuple[list[Row], Lock]:
     raise_all(faults)
     assert lock is not None
     return rows, lock
+
+
+def _check_by_verl(config: DictConfig) -> None:
+    """Let verl validate the configuration, which it does only once Ray has started."""
+    try:
+        with redirect_stdout(io.StringIO()):
+            validate_config(config, need_reference_policy(config), need_critic(config))
+    except Exception as error:  # the boundary of verl's code, which raises what it likes
+        # Hydra's own names the section; the message of verl's names the key.
+        key = str(error).rpartition("full_key: ")[2] if isinstance(error, InstantiationException) else None
+        cause = error.__cause__ or error
+        problem = f"verl refuses the configuration: {type(cause).__name__}: {cause}"
+        raise ConfigError(problem, key=key, remedy="see verl/trainer/config") from error
 
 
 def _check_batch_size(config: DictConfig) -> None:

@@ -237,6 +237,7 @@ def test_what_is_wrong_with_rows_or_environment_is_said(
             "actor_rollout_ref.rollout.max_model_len=100",
             ["rollout.max_model_len", "at most 100", "row 1", "the sum of"],
         ),
+        ("actor_rollout_ref.actor.loss_agg_mode=nonsense", ["actor_rollout_ref.actor", "Invalid loss_agg_mode"]),
         ("actor_rollout_ref.rollout.custom.mcp.max_failed_share=2", ["custom.mcp.max_failed_share"]),
         ("+actor_rollout_ref.rollout.custom.mcp.trace_dirr=x", ["custom.mcp.trace_dirr", "did you mean 'trace_dir'"]),
         ("actor_rollout_ref.rollout.custom.mcp.trace_dir=/proc/traces", ["/proc/traces", "trace_dir"]),
