@@ -14,7 +14,7 @@ import yaml
 HERE = Path(__file__).parent
 KINDS = sorted(path.stem for path in (HERE / "corpus").glob("*.zst"))
 DECLARED: list[dict[str, str]] = yaml.safe_load((HERE / "differences.yaml").read_text()) or []
-SHARE = 16
+SHARE = 24
 """One case in so many is played by `make test`, at least one of each kind."""
 
 pytestmark = [pytest.mark.verl, pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
