@@ -100,6 +100,8 @@ def quiet_logs(
     from gateway.logs import configure_logs
 
     reported = {"server.unavailable", "server.hidden_text" if context.invoked_subcommand == "tools" else ""}
+    if context.invoked_subcommand in ("doctor", "init"):
+        reported.add("forks.refused")
 
     def drop_reported(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if event["event"] in reported:

