@@ -30,12 +30,8 @@ class AgentError(RolloutError):
     """The agent raised an exception, took no turn, or used its `Turns` in an order that has no meaning."""
 
 
-class AgentTampered(AgentError):
-    """The trace changed while the agent was running: it is the library's, and an agent must not edit it."""
-
-
 class AgentTimeout(AgentError):
-    """The agent was still running `close_timeout_s` after its trajectory had ended."""
+    """The agent was still running `agent_close_timeout_s` after its trajectory had ended."""
 
 
 class Diverged(GatewayError):

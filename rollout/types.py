@@ -143,9 +143,7 @@ class Policy(Protocol):
         A turn that reached its thinking budget is continued by a second call, whose `ids` end with the turn so far.
 
         Args:
-            ids: the trajectory's own list, lent until this returns: it grows afterwards, so a policy that keeps ids
-                keeps a copy. What is appended to it is removed. A policy that changes the ids in it fails the
-                trajectory.
+            ids: a copy, which a policy may keep and change.
         """
         ...
 

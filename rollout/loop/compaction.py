@@ -16,7 +16,6 @@ from rollout.errors import PromptTooLong
 from rollout.loop.context import Context, with_line
 from rollout.loop.limits import Limits
 from rollout.loop.reward import without_images
-from rollout.loop.seal import check_context
 from rollout.trace.events import Mark, MarkKind
 from rollout.trace.record import StopReason, Trace
 from rollout.types import FinishReason, Message, Parsed
@@ -208,7 +207,6 @@ class Compaction:
         return self._opened(trace, context, tokens.prompt(opening, schemas), opening) if len(head) < most else None
 
     def _opened(self, trace: Trace, context: Context, ids: list[int], line: list[Message]) -> Context:
-        check_context(trace)
         trace.open(ids, images=0)
         return replace(context, line=line, since=len(trace.messages))
 

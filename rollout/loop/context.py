@@ -12,7 +12,6 @@ from rollout.environment.sections import ThinkingContext
 from rollout.loop.clock import Clock
 from rollout.loop.limits import Limits
 from rollout.loop.results import rule_for, shorten
-from rollout.loop.seal import check_context
 from rollout.loop.spans import NO_SPANS, Spans
 from rollout.loop.thinking import without_thinking
 from rollout.trace.events import Mark, MarkKind
@@ -94,7 +93,6 @@ class Context:
         if len(base) == len(trace.context):
             trace.add_context(edit)
             return
-        check_context(trace)
         # Not append-only: the next generation continues other ids, so it belongs to a new segment, with these ids as
         # its prompt and without loss.
         kept = base[: len(base) - edit.removed]

@@ -14,7 +14,6 @@ from rollout.environment.sections import ObservationsConfig
 from rollout.loop.context import Context, with_line
 from rollout.loop.results import rule_for, shorten
 from rollout.loop.reward import without_images
-from rollout.loop.seal import check_context
 from rollout.trace.record import Trace
 from rollout.types import Message, TokenBuilder
 
@@ -39,7 +38,6 @@ class ReducedContext(Context):
         ids = self._fitting(_History(trace, config.observations, self.tokens), shown, most)
 
         def take() -> None:
-            check_context(trace)
             trace.open(ids)
 
         return len(ids) - most, take

@@ -69,7 +69,6 @@ async def generate(
         EngineError: the policy raised an error of its own, or returned no `Completion`, or its logprobs are not one
             finite number for each id.
     """
-    length = len(context)  # the policy may append to it
     first = max_tokens if thinking is None else min(thinking, max_tokens)
     begun = await asked(policy, context, max_tokens=first, turn=turn)
     # Shorter than `first` at LENGTH: the engine's context is full, and another request would return nothing.
@@ -84,7 +83,7 @@ async def generate(
     ids = [*begun.ids, *marker]
     if max_tokens - len(ids) < 1:
         return begun
-    rest = await asked(policy, [*context[:length], *ids], max_tokens=max_tokens - len(ids), turn=turn)
+    rest = await asked(policy, [*context, *ids], max_tokens=max_tokens - len(ids), turn=turn)
     logprobs = None
     if begun.logprobs is not None and rest.logprobs is not None:
         # The marker was not sampled and is not in the loss. Its zeros keep one value per id.
@@ -103,13 +102,13 @@ async def generate(
     )
 
 
-async def asked(policy: Policy, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
+async def asked(policy: Policy, ids: Sequence[int], *, max_tokens: int, turn: int) -> Completion:
     """What the policy returned, once it was checked; policies are other people's programs as well.
 
-    Raises `EngineError`.
+    It is given a copy of the ids. Raises `EngineError`.
     """
     try:
-        completion: Any = await policy.generate(ids, max_tokens=max_tokens, turn=turn)
+        completion: Any = await policy.generate(list(ids), max_tokens=max_tokens, turn=turn)
     except (ConfigError, GatewayError, RolloutError):
         raise
     except Exception as error:  # the policy's boundary

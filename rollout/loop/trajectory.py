@@ -27,7 +27,6 @@ from rollout.loop.limits import Limits, cancellations
 from rollout.loop.reduced import ReducedContext
 from rollout.loop.reward import TrainersReward, score
 from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
-from rollout.loop.seal import check_context
 from rollout.loop.spans import Spans, spans_of_this_program
 from rollout.loop.supervision import supervise
 from rollout.loop.turns import Turns
@@ -168,11 +167,10 @@ async def _play(
                     clock=clock,
                 )
                 filters = Filters(environment.filters)
-                turns = Turns(trace, world, policy, user, context, filters, sealed=environment.agent is not None)
+                turns = Turns(trace, world, policy, user, context, filters, copies=environment.agent is not None)
                 await supervise(agent, turns, trace)
                 # An agent may return early, before its replay has reached the branching point.
                 leaf.check()
-                check_context(trace)
                 trace.control_text = tokens.control_text(trace.messages, context.schemas)
                 if not trace.is_withdrawn:
                     penalty = filters.settle(trace)

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import anyio.lowlevel
+import anyio
 
 from gateway.errors import GatewayError
 from rollout.environment.sections import Strategy, ThinkingLoss
@@ -23,7 +23,6 @@ from rollout.loop.filters import Filters
 from rollout.loop.limits import Limits, is_time_over, shielded
 from rollout.loop.outside import OutsideCalls
 from rollout.loop.reward import without_images
-from rollout.loop.seal import Seal, check_context, lent_context
 from rollout.loop.thinking import asked, generate
 from rollout.loop.user import User
 from rollout.trace.events import Mark, MarkKind, ToolEvent
@@ -31,6 +30,8 @@ from rollout.trace.record import StopReason, Trace, assistant_message
 from rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
 
 T = TypeVar("T")
+_REFUSED_S = 0.01
+"""Pause before a method that is called after the end raises: an agent may catch that, and call for ever."""
 
 
 class TrajectoryOver(BaseException):
@@ -75,8 +76,7 @@ class Turns:
         RolloutError: the engine failed.
 
     Args:
-        sealed: whether to give copies, and to detect changes of the trace by the agent, at the cost of a pass over it
-            for each method. Not for the library's own agent.
+        copies: whether methods return copies. The library's own agent changes nothing.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Turns:
         context: Context,
         filters: Filters,
         *,
-        sealed: bool,
+        copies: bool,
     ) -> None:
         self._trace, self._session, self._policy, self._user = trace, session, policy, user
-        self._context, self._filters, self._seal = context, filters, Seal() if sealed else None
+        self._context, self._filters, self._copies = context, filters, copies
         self._parsed: Parsed | None = None
         """The last completion; None before the first one."""
         self._unanswered = False
@@ -109,8 +109,12 @@ class Turns:
         self._worlds: Mapping[str, str] = {}
         self._is_beside = False
         """Whether the current messages are of a conversation beside the program's main one."""
-        self.is_busy = False
-        self.is_over = False
+        self.lock = anyio.Lock()
+        """Held while a method runs."""
+        self.over = anyio.Event()
+        """Set at the end of the trajectory, from which on every method raises `TrajectoryOver`."""
+        self._method: anyio.CancelScope | None = None
+        """Of the method that runs, or ran last."""
         self.failure: Exception | None = None
         """What broke in a method. It withdraws the trajectory whatever the agent makes of it."""
 
@@ -137,6 +141,10 @@ class Turns:
     def taken(self) -> int:
         """Number of turns so far."""
         return len(self._trace.turns)
+
+    @property
+    def is_over(self) -> bool:
+        return self.over.is_set()
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -229,7 +237,7 @@ class Turns:
                 with self._context.spans.user():
                     reply = await self._user.answer(self._trace, self._parsed.content)
             except BaseException:  # also when cancelled: whether the user has read the message is unknown
-                self.is_over = True
+                self.over.set()
                 raise
             finally:
                 self._trace.turns[-1].server_events.add(self._session.drain_server_events())
@@ -354,7 +362,7 @@ class Turns:
                 self._trace.stop_reason = StopReason.TOKEN_LIMIT
                 raise TrajectoryOver
             turn = len(self._trace.turns)
-            completion = await asked(self._policy, list(prompt), max_tokens=min(most), turn=turn)
+            completion = await asked(self._policy, prompt, max_tokens=min(most), turn=turn)
             return Aside(await tokens.parse(completion.ids, tools), prompt, completion)
 
     def unshowable(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
@@ -395,8 +403,6 @@ class Turns:
             raise
         finally:
             turn.server_events.add(self._session.drain_server_events())
-            if not self.is_busy:  # the method that is under way hands over
-                self._hand_over()
 
     def asked_again(self, turn: int) -> None:
         """The program has asked again for a turn's answer: calls of it that were made give their results once more."""
@@ -405,26 +411,25 @@ class Turns:
 
     def note_end(self, problem: str) -> None:
         """Record what a program ended with; its trajectory is scored."""
-        self.check()
         self._trace.turns[-1].marks.append(Mark(kind=MarkKind.PROGRAM_ENDED, detail=problem))
         self._unanswered = False  # an error is not an answer
-        self._hand_over()
 
     async def begin(self) -> None:
         """Start the user. The library calls it before the agent plays."""
-        if self._user is not None:
-            await self._user.open(self._trace)
-        self._trace.server_events.add(self._session.drain_server_events())
-        self._hand_over()
+        with self._operation():
+            if self._user is not None:
+                await self._user.open(self._trace)
+            self._trace.server_events.add(self._session.drain_server_events())
 
-    def check(self) -> None:
-        """Raises AgentTampered where the trace has changed since the last method returned."""
-        if self._seal is not None:
-            self._seal.check(self._trace)
+    def interrupt(self) -> None:
+        """End the trajectory, and cancel the method that runs."""
+        self.over.set()
+        if self._method is not None:
+            self._method.cancel()
 
     def close(self) -> None:
         """Refuse every later call, and record the messages that no generation reads."""
-        self.is_over = True
+        self.over.set()
         self._leave()
         for head in self._heads:
             head.calls.settle({})
@@ -442,15 +447,13 @@ class Turns:
         return self._parsed.calls if self._parsed is not None else ()
 
     async def _admit(self) -> None:
-        """Let the agent's call in: one at a time, until the end, with the trace as it was left."""
+        """Let the agent's call in: one at a time, until the end."""
         if self.is_over or self._trace.stop_reason is not None or self.failure is not None:
-            self.is_over = True
-            # An agent that catches this and calls again must not keep other trajectories from running.
-            await anyio.lowlevel.checkpoint()
+            self.over.set()
+            await anyio.sleep(_REFUSED_S)
             raise TrajectoryOver
         try:
-            _require(not self.is_busy, "two methods of its turns were called at a time")
-            self.check()
+            _require(not self.lock.locked(), "two methods of its turns were called at a time")
         except AgentError as error:
             self.failure = error
             raise
@@ -458,24 +461,26 @@ class Turns:
     @contextmanager
     def _operation(self) -> Generator[None]:
         """The boundary between the agent and the library; there is no `await` between `_admit` and this."""
-        self.is_busy = True
-        try:
-            yield
-        except Exception as error:  # boundary: an agent may catch it, and the trajectory fails with it all the same
-            self.failure = error
-            raise
-        finally:
-            # Also where a cancellation, of the trajectory or by a timeout of the agent's own, has cut the method short.
-            self.is_busy, self.is_over = False, self.is_over or self._trace.stop_reason is not None
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        if self._seal is not None:
-            self._seal.take(self._trace)
+        self.lock.acquire_nowait()
+        # Unlike that of a task, the cancellation of a scope waits for what is shielded, such as a generation.
+        with anyio.CancelScope() as method:
+            self._method = method
+            try:
+                yield
+            except Exception as error:  # boundary: an agent may catch it, and the trajectory fails with it all the same
+                self.failure = error
+                raise
+            finally:
+                # Also where a cancellation, by a timeout of the agent's own for one, has cut the method short.
+                self.lock.release()
+                if self._trace.stop_reason is not None:
+                    self.over.set()
+        if method.cancelled_caught:
+            raise TrajectoryOver
 
     def _given(self, value: T) -> T:
         """What an agent is given: a copy, which costs a tenth of a millisecond, but for the library's own agent."""
-        return value if self._seal is None else deepcopy(value)
+        return deepcopy(value) if self._copies else value
 
     def _open_context(self) -> None:
         context = self._context
@@ -546,7 +551,6 @@ class Turns:
         self._trace.stop_reason = self.limits.reached(self._trace, freed=len(self._trace.context) - len(ids))
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
-        check_context(self._trace)
         self._trace.open(ids)
 
 
@@ -580,15 +584,14 @@ async def sample(
     thinking, tokens = context.environment.thinking, context.tokens
     began_at, began = time.time(), context.clock.time()
     with context.spans.generation(trace, most):
-        with lent_context(trace):
-            completion = await generate(
-                policy,
-                tokens,
-                trace.context,
-                max_tokens=most,
-                turn=len(trace.turns),
-                thinking=thinking.tokens_per_turn,
-            )
+        completion = await generate(
+            policy,
+            tokens,
+            trace.context,
+            max_tokens=most,
+            turn=len(trace.turns),
+            thinking=thinking.tokens_per_turn,
+        )
         generate_s = context.clock.time() - began
         # Shielded, so that what was sampled is recorded where the time ran out during the generation.
         parsed = await shielded(tokens.parse(completion.ids, context.callable_schemas))

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import anyio
@@ -20,7 +21,9 @@ KEPT: list[Turns] = []
 WAITING: list[object] = []
 """The agents that wait for ever."""
 KEPT_TASKS: list[asyncio.Task[Any]] = []
-"""What `Leaves` leaves running."""
+"""What `Leaves` and `Stubborn` leave running."""
+LET_GO = Event()
+"""Ends `Stubborn`."""
 
 
 class Plain:
@@ -54,67 +57,25 @@ def _fake_ids(trace: Any) -> None:
     trace.logprobs += [0.0]
 
 
-def _edit_mask(trace: Any) -> None:
-    trace.loss_mask[0] = 0
+def _mark(trace: Any) -> None:
+    trace.loss_mask[:] = [1] * len(trace.loss_mask)
 
 
-def _edit_earlier(trace: Any) -> None:
-    trace.response_ids[0] += 1
-
-
-def _edit_prompt(trace: Any) -> None:
-    trace.prompt_ids[0] += 1
-
-
-def _edit_context(trace: Any) -> None:
-    trace.context[-1] += 1
-
-
-def _edit_logprobs(trace: Any) -> None:
-    trace.logprobs[0] = -3.0
-
-
-def _pay(trace: Any) -> None:
-    trace.turns[0].tools[0].reward = 1.0
-
-
-def _rewrite(trace: Any) -> None:
-    trace.messages[-1]["content"] = "The right answer."
-
-
-def _finish(trace: Any) -> None:
-    trace.stop_reason = "answered"
-
-
-EDITS: dict[str, Callable[[Any], None]] = {
-    "fake_ids": _fake_ids,
-    "edit_mask": _edit_mask,
-    "edit_earlier": _edit_earlier,
-    "edit_prompt": _edit_prompt,
-    "edit_context": _edit_context,
-    "edit_logprobs": _edit_logprobs,
-    "pay": _pay,
-    "rewrite": _rewrite,
-    "finish": _finish,
-}
+EDITS: dict[str, Callable[[Any], None]] = {"fake_ids": _fake_ids, "mark": _mark}
 
 
 @dataclass
 class Tampers:
-    """Edits the library's trace after its first calls, and goes on or ends."""
+    """Writes into the library's trace after its first calls."""
 
     edit: str
-    goes_on: bool = False
 
     async def play(self, turns: Turns) -> None:
         await turns.generate()
         await turns.call_tools()
+        await turns.say("Go on.")
+        await turns.generate()
         EDITS[self.edit](_trace(turns))
-        if self.goes_on:
-            try:
-                await turns.generate()
-            except Exception:
-                await turns.generate()
 
 
 class Keeper(Plain):
@@ -131,7 +92,7 @@ class NeverEnough:
             try:
                 await turns.generate()
                 await turns.call_tools()
-            except BaseException:
+            except (Exception, TrajectoryOver):
                 continue
 
 
@@ -162,29 +123,20 @@ class OnceMore:
 
 
 class Stubborn:
-    """Waits for ever, and catches every cancellation."""
+    """Waits until it is let go, and catches every cancellation."""
 
     async def play(self, turns: Turns) -> None:
         await turns.generate()
         await turns.call_tools()
         WAITING.append(self)
-        while True:
+        LET_GO.clear()
+        task = asyncio.current_task()
+        assert task is not None
+        KEPT_TASKS.append(task)
+        while not LET_GO.is_set():
             try:
                 await anyio.sleep_forever()
             except asyncio.CancelledError:
-                pass
-
-
-class Immortal:
-    """Catches every exception there is."""
-
-    async def play(self, turns: Turns) -> None:
-        await turns.generate()
-        WAITING.append(self)
-        while True:
-            try:
-                await anyio.sleep_forever()
-            except BaseException:
                 pass
 
 

@@ -1,4 +1,4 @@
-"""A policy is given the trajectory's own list of ids; what it does with the list changes no trace."""
+"""What a policy does with the ids that it is given changes no trace, and what it returns is checked."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import gc
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
-import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
-from worlds import ROLE, play
+from worlds import play
 
 from rollout.formats import hermes
 from rollout.loop.limits import Limits
 from rollout.process import exempt
 from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
+from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
 from rollout.types import Call, Completion, FinishReason, Policy
 
@@ -58,63 +56,25 @@ def ids_of(trace: Trace) -> list[int]:
     return trace.context
 
 
-async def test_a_policy_that_keeps_or_extends_its_ids_leaves_the_same_trace(tmp_path: Path) -> None:
+def change(ids: list[int]) -> None:
+    ids[-1] += 1
+    ids.sort()
+    ids += [7, 8, 9]
+
+
+async def test_a_policy_that_keeps_and_changes_its_ids_leaves_the_same_trace(tmp_path: Path) -> None:
     plain = Doing(len)
     expected = ids_of(await played(plain, tmp_path / "plain"))
     kept: list[list[int]] = []
-    keeping, extending = Doing(kept.append), Doing(lambda ids: ids.extend([7, 8, 9]))
-    assert ids_of(await played(keeping, tmp_path / "keeping")) == expected
-    assert ids_of(await played(extending, tmp_path / "extending")) == expected
-    assert keeping.read == extending.read == plain.read
 
-
-async def test_a_policy_that_changes_what_it_kept_fails_its_trajectory(tmp_path: Path) -> None:
-    kept: list[list[int]] = []
-
-    def change_what_was_kept(ids: list[int]) -> None:
-        if kept:
-            kept[0][0] += 1
+    def keep(ids: list[int]) -> None:
         kept.append(ids)
+        for each in kept:
+            change(each)
 
-    trace = await played(Doing(change_what_was_kept), tmp_path)
-    assert trace.failure is not None and "changed the context" in trace.failure.message and trace.reward is None
-
-
-async def test_a_policy_that_removes_ids_fails_its_trajectory(tmp_path: Path) -> None:
-    trace = await played(Doing(lambda ids: ids.pop()), tmp_path)
-    assert trace.failure is not None and "removed ids" in trace.failure.message
-    assert trace.turns == [] and trace.response_ids == []
-
-
-async def test_what_a_policy_appended_before_its_time_was_over_is_removed(tmp_path: Path) -> None:
-    class Stalled(Doing):
-        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-            completion = await super().generate(ids, max_tokens=max_tokens, turn=turn)
-            if turn == 1:
-                await anyio.sleep_forever()
-            return completion
-
-    stalled = Stalled(lambda ids: ids.extend([7, 8, 9]))
-    trace = await played(stalled, tmp_path, Limits(wall_clock_s=1.0, response_tokens=20_000))
-    assert trace.failure is None and trace.stop_reason is StopReason.TIME_LIMIT
-    assert trace.context == trace.prompt_ids + trace.response_ids == stalled.read[1]
-
-
-def sort(ids: list[int]) -> None:
-    ids.sort()
-
-
-def change_the_last(ids: list[int]) -> None:
-    ids[-1] += 1
-
-
-@pytest.mark.parametrize("act", [sort, change_the_last])
-async def test_a_policy_that_changes_ids_in_place_fails_its_trajectory(
-    act: Callable[[list[int]], None], tmp_path: Path
-) -> None:
-    trace = await played(Doing(act), tmp_path)
-    assert trace.failure is not None and trace.failure.kind == "engine_error"
-    assert "changed the context" in trace.failure.message and trace.reward is None
+    changing = Doing(keep)
+    assert ids_of(await played(changing, tmp_path / "changing")) == expected
+    assert changing.read == plain.read
 
 
 async def test_what_a_policy_appended_is_not_read_by_the_second_request_of_a_turn(tmp_path: Path) -> None:
@@ -167,46 +127,6 @@ async def test_what_is_no_completion_fails_the_trajectory(tmp_path: Path) -> Non
     trace = await played(Speaking(), tmp_path)
     assert trace.failure is not None and trace.failure.kind == "engine_error"
     assert trace.failure.message == "the policy returned str in place of a Completion"
-
-
-async def test_a_policy_is_given_no_copy(tmp_path: Path) -> None:
-    given: list[int] = []
-    await played(Doing(lambda ids: given.append(id(ids))), tmp_path)
-    assert len(given) == TURNS and len(set(given)) == 1
-
-
-async def test_a_thread_of_the_policy_that_goes_on_changes_nothing_that_a_score_reads(tmp_path: Path) -> None:
-    kept: list[list[int]] = []
-    scoring, changed = Event(), Event()
-
-    def change() -> None:
-        scoring.wait(timeout=30)
-        for ids in kept:
-            ids[0] += 1
-            ids.append(7)
-        changed.set()
-
-    server = MCPServer("world", log_level="ERROR")
-    server.add_tool(lambda n: f"Number {n}.", name="number", description="Says a number.")
-
-    @server.tool(name="score", meta={ROLE: "score"})
-    def score(messages: list[dict[str, Any]]) -> dict[str, Any]:
-        scoring.set()
-        assert changed.wait(timeout=30)
-        return {"score": 1.0}
-
-    async def policy_for(_: object) -> Policy:
-        return Doing(kept.append)
-
-    thread = Thread(target=change)
-    thread.start()
-    try:
-        trace = await play({"world": server}, policy_for, tmp_path, reward={"server": "world"})
-    finally:
-        scoring.set()
-        thread.join()
-    assert trace.reward is not None and trace.reward.score == 1.0 and len(kept) == TURNS
-    ids_of(trace)
 
 
 async def test_the_collector_looks_at_none_of_a_traces_numbers(tmp_path: Path) -> None:
