@@ -241,9 +241,3 @@ class TurnSession(Protocol):
     def reveal(self, names: Iterable[str]) -> None: ...
 
     def drain_server_events(self) -> ServerEvents: ...
-
-
-def shared_beginning(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many elements, or characters, two sequences have in common before the first that differs."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (mine, its) in pairs if mine != its), min(len(one), len(other)))

@@ -22,7 +22,7 @@ PRODUCT = ("gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout")
 # in its row: so no two packages can import each other.
 GATEWAY = (
     {"errors", "types", "server_events", "private_files"},
-    {"config", "sdk"},
+    {"config", "differences", "sdk"},
     {"schemas"},
     {"catalogue", "transport"},
     {"connection", "logs"},

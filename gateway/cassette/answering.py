@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +16,7 @@ from gateway.cassette.lines import is_query
 from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
 from gateway.connection.in_flight import InFlightCall, OutgoingCall
 from gateway.connection.redaction import CassetteSecrets
+from gateway.differences import differences
 from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
 from gateway.leases.sending import Sending
 from gateway.leases.session import Session
@@ -115,8 +116,8 @@ class ReplayedSending(Sending):
             call = left[0].filled()
             recorded = _shown(call.tool, call.arguments)
             problem = f"{left[0].where}: recorded was {recorded}, asked was {_shown(tool.name, asked)}"
-            if call.tool == tool.name and (path := _first_difference(call.arguments, asked)):
-                problem += f", which differs in {path}"
+            if call.tool == tool.name and (first := next(differences(call.arguments, asked), None)):
+                problem += f", which differs in {first.path}"
         return ReplayMismatch(problem, server=tool.server)
 
     async def _outcome(self, found: CallOnTape, call: OutgoingCall) -> ToolResult:
@@ -164,20 +165,3 @@ def _unrecorded(call: OutgoingCall) -> InFlightCall:
 
 def _shown(tool: str, arguments: Mapping[str, Any]) -> str:
     return f"{tool} {cut_text(canonical_json(dict(arguments)), _SHOWN)}"
-
-
-def _first_difference(one: Any, other: Any, path: str = "") -> str:
-    """Where two JSON values first differ; empty where they are equal."""
-    if type(one) is not type(other) or not isinstance(one, dict | list):
-        return "" if one == other else path or "the arguments"
-    first, second = _members(cast("Any", one)), _members(other)
-    for name in {**first, **second}:  # None stands for what one of them lacks
-        if found := _first_difference(first.get(name), second.get(name), f"{path}.{name}" if path else str(name)):
-            return found
-    return ""
-
-
-def _members(value: Any) -> dict[object, Any]:
-    if isinstance(value, list):
-        return dict(enumerate(cast("list[Any]", value)))
-    return cast("dict[object, Any]", value)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from gateway.connection.connection import Connection
+from gateway.differences import differences
 from gateway.errors import HarnessError, ServesWorlds
 from gateway.gateway import Gateway
 from gateway.leases.session import Session
@@ -24,14 +24,12 @@ from rollout.engines.rehearsal import IdleWorlds, place
 from rollout.environment.config import Environment
 from rollout.environment.harness import ListedTask
 from rollout.loop.world_calls import prepare
-from rollout.types import Message, shared_beginning
+from rollout.types import Message
 from rollout.volatile import VOLATILE
 
 _READS = 12
 """The most tools that `view` calls."""
 _RANDOM_CALLS = 6
-_SHOWN = 120
-"""Characters shown of each of two texts that differ."""
 
 
 class SetupFailed(Exception):
@@ -258,37 +256,8 @@ def _text(result: ToolResult) -> str:
 
 def difference(one: object, other: object) -> str | None:
     """Describe where two observations first differ; None if they are equal."""
-    for left, right in zip_longest(_leaves(one, ""), _leaves(other, "")):
-        if left != right:
-            where, _ = left or right or ("", None)
-            texts = ["nothing" if leaf is None else repr(leaf[1]) for leaf in (left, right)]
-            same = shared_beginning(*texts)
-            return f"{where or 'the answer'}: {' and '.join(_around(text, same) for text in texts)}"
-    return None
-
-
-def _leaves(value: object, at: str) -> Iterator[tuple[str, object]]:
-    if isinstance(value, BaseModel):
-        value = value.model_dump()
-    if isinstance(value, Mapping):
-        items = cast("Mapping[object, object]", value).items()
-    elif isinstance(value, list | tuple):
-        items = [(_place(number, each), each) for number, each in enumerate(cast("Sequence[object]", value))]
-    else:
-        yield at, value
-        return
-    for key, inner in items:
-        yield from _leaves(inner, f"{at}.{key}" if at else str(key))
-
-
-def _place(number: int, value: object) -> str:
-    """Where a value stands in a list, with the tool whose result it is."""
-    name = cast("Mapping[str, object]", value).get("name") if isinstance(value, Mapping) else None
-    return f"{number} ({name})" if isinstance(name, str) else str(number)
-
-
-def _around(text: str, place: int) -> str:
-    """Cut a text to what fits on a line and contains `place`."""
-    begin = 0 if len(text) <= _SHOWN else max(0, place - _SHOWN // 2)
-    shown = text[begin : begin + _SHOWN]
-    return ("..." if begin else "") + shown + ("..." if begin + _SHOWN < len(text) else "")
+    first = next(differences(to_jsonable_python(one), to_jsonable_python(other)), None)
+    if first is None:
+        return None
+    where, before, now = first.shown
+    return f"{where or 'the answer'}: {before} and {now}"

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from itertools import pairwise
 
+from gateway.differences import shared_beginning
 from rollout.doctor.isolation import ProbeAnswer, Run, Step
 from rollout.doctor.tool_words import Sort
-from rollout.types import shared_beginning
 from rollout.volatile import VOLATILE
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from gateway.catalogue.hidden_text import find_hidden_in_tool
 from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
+from gateway.differences import differences
 from gateway.schemas.check import schema_fault
-from gateway.server_events import cut_text
 from gateway.types import Audience, ToolDefinition, canonical_json
 from rollout.doctor.report import ToolReport
 from rollout.tokens.chat_template import ChatTemplate
@@ -66,14 +66,14 @@ def _through_the_lock(tools: Sequence[ToolDefinition]) -> dict[str, ToolDefiniti
 def _difference(sent: Mapping[str, Any] | None, shown: ToolDefinition) -> str:
     if sent is None:
         return "the server does not list it under this name"
-    pairs = {
-        "input schema": (sent.get("inputSchema"), shown.input_schema),
-        "description": (sent.get("description") or "", shown.description),
-    }
-    for what, (before, after) in pairs.items():
-        if canonical_json(before) != canonical_json(after):
-            return f"{what}: sent {cut_text(canonical_json(before), 200)}, shown {cut_text(canonical_json(after), 200)}"
-    return ""
+    first = next(
+        differences(
+            {"input schema": sent.get("inputSchema"), "description": sent.get("description") or ""},
+            {"input schema": shown.input_schema, "description": shown.description},
+        ),
+        None,
+    )
+    return "{}: sent {}, shown {}".format(*first.shown) if first else ""
 
 
 def schema_problems(tools: Sequence[ToolDefinition]) -> list[str]:

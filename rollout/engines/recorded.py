@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.differences import shared_beginning
 from gateway.errors import ConfigError
 from gateway.leases.session import Session
 from rollout.environment.config import Environment
@@ -15,7 +16,7 @@ from rollout.trace.reader import Traces
 from rollout.trace.record import Trace, Turn
 from rollout.trace.run_record import TokenIds
 from rollout.trace.segment import Segment, Span, SpanKind
-from rollout.types import Completion, FinishReason, Policy, TokenBuilder, shared_beginning
+from rollout.types import Completion, FinishReason, Policy, TokenBuilder
 
 PREFIX = "recorded:"
 _IDENTITY = ("environment", "task", "seed", "sample")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from asyncio import wrap_future
-from collections.abc import Mapping
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
+from gateway.differences import differences
 from rollout.environment.math_answers import same_math
 from rollout.environment.numbers import bare, last_number, plain, whole_number
 from rollout.extras import install_command
@@ -62,7 +62,7 @@ def matches(match: Match, text: str, expected: str, *, timeout_s: float = 30.0) 
             return _finds(expected, text)
         case Match.JSON:
             try:
-                return _same(_json(text), json.loads(expected))
+                return not any(differences(_json(text), json.loads(expected)))
             except (ValueError, RecursionError):
                 return False
         case Match.MATH:
@@ -123,16 +123,3 @@ def _json(text: str) -> Any:
         # Not with a regular expression: on a text of fences and blank lines it would take quadratic time.
         block = text.rpartition("```")[0].rpartition("```")[2]
         return json.loads(block.removeprefix("json"))
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal; unlike for Python, true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        left, right = cast("Mapping[str, Any]", one), cast("Mapping[str, Any]", other)
-        return left.keys() == right.keys() and all(_same(value, right[name]) for name, value in left.items())
-    if isinstance(one, list) and isinstance(other, list):
-        pairs = cast("list[Any]", one), cast("list[Any]", other)
-        return len(pairs[0]) == len(pairs[1]) and all(map(_same, *pairs))
-    return one == other

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gateway.differences import excerpts
 from gateway.errors import HarnessError
 from gateway.leases.session import Session
 from gateway.types import Role, ToolResult, canonical_json
 from rollout.errors import Diverged
-from rollout.loop.difference import described, differences, excerpts
+from rollout.loop.difference import compared, described
 from rollout.loop.tape import AroundSession, BranchingPoint, Tape, digest, made
 from rollout.trace.record import Trace
 from rollout.types import Completion, Policy
@@ -136,7 +137,7 @@ class Replay(AroundSession):
 
     def _compared(self, name: str, arguments: Any, recorded: ToolResult, result: ToolResult) -> ToolResult:
         """The recorded result, which the parent's policy has read, if the world has given the same one again."""
-        if found := differences(recorded, result):
+        if found := compared(recorded, result):
             call = f"{name} {_short(canonical_json(arguments))}"
             raise Diverged(f"{self._place}, {call}: {described(found)}", result=result)
         # The parent's result even where volatile fields differ: the ids of the branch have to be the parent's.

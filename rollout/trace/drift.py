@@ -74,7 +74,7 @@ def calls_seen(trace: Trace) -> tuple[CallSeen, ...]:
 
 
 def _digest(event: ToolEvent) -> str:
-    stable = canonical_json(stable_text(event.text, event.volatile)) if event.volatile else event.text
+    stable = canonical_json(stable_text(event.text, event.volatile))
     return hashlib.sha256(stable.encode(errors="replace")).hexdigest()
 
 

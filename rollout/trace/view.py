@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from gateway.differences import shared_beginning
 from gateway.errors import ConfigError
 from gateway.server_events import ServerEvents
 from rollout.environment.sections import FilterAction, Strategy
@@ -20,7 +21,6 @@ from rollout.trace.events import Mark, ToolEvent
 from rollout.trace.record import Trace, Turn
 from rollout.trace.segment import Segment, SpanKind
 from rollout.trace.trained_segment import TrainedSegment
-from rollout.types import shared_beginning
 
 FOLD = 160
 """Characters that are shown of a folded text."""

@@ -8,11 +8,11 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
 
+from gateway.differences import shared_beginning
 from rollout.trace.entries import Entry
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.trained_segment import TrainedSegment
-from rollout.types import shared_beginning
 from rollout.viewer.directory import Runs
 from rollout.viewer.filters import quoted
 

@@ -15,7 +15,7 @@ from trees import Engine, grow
 
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.formats import hermes
-from rollout.loop.difference import described, differences
+from rollout.loop.difference import compared, declared, described
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
 from rollout.types import Call
@@ -122,21 +122,21 @@ def stated(text: str, state: str) -> ToolResult:
         (
             result("a"),
             ToolResult(),
-            "number of content blocks: 1 became 0; use chains (strategy: chain)",
+            'content[0]: {"kind":"text","text":"a"} became absent; use chains (strategy: chain)',
         ),
         # 1 and true are equal in Python, and not in JSON.
         (result('{"a": 1}'), result('{"a": true}'), f'text.a: 1 became true; declare "a" {DECLARE}'),
     ],
 )
 def test_each_kind_of_difference_has_its_remedy(before: ToolResult, now: ToolResult, line: str) -> None:
-    assert described(differences(before, now)) == line
+    assert described(compared(before, now)) == line
 
 
 def test_a_remedy_that_is_followed_is_one() -> None:
     """The fields that a difference names are those whose declaration lets the results be equal."""
     rows = [{"stat": [{"mtime": now, "size": 3}, {"ctime": now}], "at": now} for now in (1, 2)]
     before, now = (result(json.dumps(row)) for row in rows)
-    fields = list(dict.fromkeys(each.field for each in differences(before, now)))
+    fields = list(dict.fromkeys(declared(each) for each in compared(before, now)))
     assert fields == ["stat.mtime", "stat.ctime", "at"]
-    assert not differences(before, result(now.text, meta={"mcp-rollout/volatile": fields}))
-    assert differences(before, result(now.text, meta={"mcp-rollout/volatile": fields[1:]}))
+    assert not compared(before, result(now.text, meta={"mcp-rollout/volatile": fields}))
+    assert compared(before, result(now.text, meta={"mcp-rollout/volatile": fields[1:]}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from trace_samples import archived, read_file
+
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
-from rollout.trace.archive import read_archive, write_archive
 from rollout.trace.drift import calls_seen, drifts, siblings
-from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.journal import from_json, to_json
 from rollout.trace.record import StopReason, Trace
 from rollout.types import Call, Completion, Edit, Parsed
@@ -51,6 +51,10 @@ def test_another_history_another_group_or_another_call_is_none() -> None:
     assert found(base, played([[("a", "1"), ("b", "3")]])) == []
 
 
+def test_the_order_of_keys_is_no_drift() -> None:
+    assert found(played([[("a", '{"x": 1, "y": 2}')]]), played([[("a", '{"y": 2, "x": 1}')]])) == []
+
+
 def test_runs_without_a_trainer_have_rows_for_groups() -> None:
     assert found(played([[("a", "1")]], uid=""), played([[("a", "2")]], uid="", row=1)) == []
     assert len(found(played([[("a", "1")]], uid=""), played([[("a", "2")]], uid=""))) == 1
@@ -74,5 +78,4 @@ def test_fields_that_the_server_declares_volatile_are_not_compared(tmp_path: Pat
     assert found(at(1), at(2)) == []
     assert len(found(at(1), at(2, size=2))) == 1
     # A record keeps what was declared, in a journal and in an archive.
-    write_archive(tmp_path / f"a{ARCHIVE_SUFFIX}", [at(1), at(2)])
-    assert found(*read_archive(tmp_path / f"a{ARCHIVE_SUFFIX}"), from_json(to_json(at(3)))) == []
+    assert found(*read_file(archived(tmp_path, "a", [at(1), at(2)])), from_json(to_json(at(3)))) == []
