@@ -14,10 +14,10 @@ Everything runs in a copy of the commit, in an environment like this one's whose
 time. A change is tried with the tests that reached its statement, in any of their processes, while they were probed: a
 call inserted before each statement drawn notes the test. In place of files not probed, and for what no test was seen to
 reach, as what runs at import or in a jail, these are tried: files whose name has the module's, then those whose imports
-lead to it, in four steps at most. The closest come first, and after `--budget` seconds no test begins: `complete` says
-whether that was all, and survivors that were cut are tried again with a larger budget. A test counts if it passes
-without the change. A change that no test notices is given to pyright, which `make test` runs too. A timeout is a test
-that runs on for 240 s after the budget, and passes without the change; it counts as caught.
+lead to it, in four steps at most, then those of its directory. The closest come first, and after `--budget` seconds no
+test begins: `complete` says whether that was all, and survivors that were cut are tried again with a larger budget. A
+test counts if it passes without the change. A change that no test notices is given to pyright, which `make test` runs
+too. A timeout is a test that runs on for 240 s after the budget, and passes without the change; it counts as caught.
 """
 
 from __future__ import annotations
@@ -93,8 +93,11 @@ class Distances:
         self.steps = {path: dict(self._reached(path)) for path in self.files}
 
     def of(self, file: str, path: str) -> int | None:
-        named = Path(path).stem in Path(file).stem
-        return -1 if named and path in self.steps[file] else self.steps[file].get(path)
+        steps, name, module = self.steps[file].get(path), Path(file).stem, Path(path).stem
+        if name == f"test_{module}" or (module in name and steps is not None):
+            return -1
+        # Commands and adapters are imported by a name that is put together.
+        return 5 if steps is None and Path(file).parent.parts[1:] == Path(path).parent.parts else steps
 
     def _used(self, text: str) -> Iterator[str]:
         names = set(NAMED.findall(text))
@@ -178,7 +181,7 @@ def choose(copy: Copy, site: Site, distances: Distances, budget_s: float) -> tup
         beside = len({*Path(file).parts} & {*Path(site.path).parts})
         for part in (names[place : place + 20] for place in range(0, len(names), 20)):
             seconds = sum(copy.took[each] for each in (tests[file] if part == [file] else part)) or 10
-            key = (3 if steps is None else steps, -beside, len(distances.uses[file]), seconds)
+            key = (6 if steps is None else steps, -beside, len(distances.uses[file]), seconds)
             candidates.append((key, part))
     chosen, total = list[str](), 0.0
     for (*_, seconds), part in sorted(candidates):
@@ -211,14 +214,16 @@ def measure(copy: Copy, site: Site, distances: Distances, budget_s: float) -> di
         if failing in copy.took:
             return found
         if failing:
-            again, passed, _ = copy.pytest([failing], 60)
+            again, without, _ = copy.pytest([failing], 60)
         else:
-            again, passed, _ = copy.pytest(chosen, 60, "--collect-only")
-        if again == 0 and (passed or not failing):
-            copy.learn(passed=passed)
+            again, without, _ = copy.pytest(chosen, 60, "--collect-only")
+        if again == 0 and (without or not failing):
+            copy.learn(passed=without)
             return found
-        # It was not the change: once more without that test, or without these files.
         copy.learn(failed=[failing] if failing else chosen)
+        if code is None:
+            return found | {"outcome": "survived" if passed else "no test", "by": "", "complete": False}
+        # It was not the change: once more without that test, or without these files.
 
 
 def report(paths: list[Path]) -> None:
@@ -293,8 +298,8 @@ def main() -> None:
         copy = Copy(Path(place), sources, known)
         if given.probe:
             return probe(copy, sites, distances, given.probe)
-        done = {r["key"]: r for r in read(out) if "outcome" in r}
-        if not done:
+        done = {r["key"]: r for r in read(out) if r.get("outcome", "no test") != "no test"}
+        if not out.exists():
             head = {"commit": commit, "seed": SEED, "drawn": len(sites), "command": "python -m benchmarks.mutations"}
             out.write_text(json.dumps(head) + "\n")
         for number in list(range(len(sites)))[slice(*(int(end) if end else None for end in given.only.split(":")))]:
