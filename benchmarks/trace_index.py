@@ -24,12 +24,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from trace_samples import recorded_trace
+from trace_samples import archived, recorded_trace
 
 from rollout.environment.task import Origin
-from rollout.trace.archive import write_archive
 from rollout.trace.events import Mark, MarkKind
-from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.index import FILE
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, StopReason, Trace
@@ -76,7 +74,7 @@ def filters(entries: int) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as home:
         for start in range(0, entries, 10_000):
             traces = (made_up(number, draw) for number in range(start, min(start + 10_000, entries)))
-            write_archive(Path(home) / f"{start:08d}{ARCHIVE_SUFFIX}", traces)
+            archived(Path(home), f"{start:08d}", traces)
         built = _processor_ms(lambda: Traces(home).refresh())
         with Traces(home) as traces:
             size = (Path(home) / FILE).stat().st_size

@@ -22,41 +22,32 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
-from rollout.trace.archive_rows import row_of
-from rollout.trace.columns import encodings, schema
+from rollout.trace.archive import archive
+from rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX
+from rollout.trace.journal import to_json
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, StopReason, Trace
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 FILE_ROWS = 1000
-GROUP_ROWS = 100
 SAMPLES = 8
 
 
 def make(directory: Path, trajectories: int, tokens: int) -> None:
     """Write archives of `FILE_ROWS` trajectories: their contents repeat from file to file, their identities do not."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows = pa.Table.from_pylist([row_of(trace(number, tokens)) for number in range(FILE_ROWS)], schema=schema())
+    made = [trace(number, tokens) for number in range(FILE_ROWS)]
     for file in range(trajectories // FILE_ROWS):
-        numbers = range(file * FILE_ROWS, (file + 1) * FILE_ROWS)
-        own = {
-            "id": [f"{number:032x}" for number in numbers],
-            "uid": [f"group-{number // SAMPLES}" for number in numbers],
-            "row": [number // SAMPLES for number in numbers],
-            "sample": [number % SAMPLES for number in numbers],
-            "step": [1 + number // (32 * SAMPLES) for number in numbers],
-        }
-        table = rows
-        for name, values in own.items():
-            place = schema().get_field_index(name)
-            table = table.set_column(place, schema().field(place), pa.array(values, schema().field(place).type))
-        path = directory / f"host-1-{file:04d}.traces.parquet"
-        pq.write_table(table, path, row_group_size=GROUP_ROWS, **encodings())
+        journal = directory / f"host-1-{file:04d}{JOURNAL_SUFFIX}"
+        with journal.open("wb") as lines:
+            for number, each in enumerate(made, file * FILE_ROWS):
+                each.id = f"{number:032x}"
+                of = {"uid": f"group-{number // SAMPLES}", "row": number // SAMPLES, "sample": number % SAMPLES}
+                each.origin = each.origin.model_copy(update={**of, "step": 1 + number // (32 * SAMPLES)})
+                lines.write(to_json(each) + b"\n")
+        archive(journal)
 
 
 def trace(number: int, tokens: int) -> Trace:
@@ -188,7 +179,7 @@ if __name__ == "__main__":
     parser.add_argument("--trajectories", type=int, default=100_000)
     parser.add_argument("--tokens", type=int, default=2000)
     given = parser.parse_args()
-    if not list(given.directory.glob("*.parquet")):
+    if not list(given.directory.glob(f"*{ARCHIVE_SUFFIX}")):
         make(given.directory, given.trajectories, given.tokens)
     began = time.process_time()
     with Traces(given.directory) as traces:

@@ -18,9 +18,9 @@ import pytest
 from engine_log import (
     Generation,
     Sample,
-    archived,
     batched,
     compare,
+    exported,
     read_generations,
     read_records,
     read_trained_rows,
@@ -39,7 +39,7 @@ from trees import SCORED, World, grow, own
 from trees import Engine as TreeEngine
 from worlds import REWARD, ROLE, play
 
-from rollout.trace.archive import write_archive
+from rollout.trace.columns import write_columns
 from rollout.trace.record import Trace
 from rollout.trace.trained import write_trained
 from rollout.trace.trained_segment import TrainedSegment, digest
@@ -105,11 +105,11 @@ def desk() -> MCPServer:
 
 @dataclass
 class Play:
-    """What a way of playing left: the engine's log, the journal, an archive, and verl's batch."""
+    """What a way of playing left: the engine's log, the journal, an export, and verl's batch."""
 
     log: list[Generation]
     records: list[dict[str, Any]]
-    archive: Path
+    export: Path
     batch: list[dict[str, Any]]
     in_loss: Callable[[Generation], Sequence[bool]]
 
@@ -139,7 +139,7 @@ async def program(directory: Path, *, train: bool) -> tuple[list[Trace], list[Ge
     own = {"use": "told:compacting", "arguments": {"train": train}}
     agent = {"use": "rollout.programs.program:Function", "with": own}
     made = await told_by(directory, (), agent=agent, engine=Engine([note(), "Plums", SUMMARY, note(), "Done."]))
-    logged = [(read, said, [-0.25 - at / 1e4 for at in range(len(said))]) for read, said in made.engine.log]
+    logged = [(read, said, [-0.25 - at / 8192 for at in range(len(said))]) for read, said in made.engine.log]
     return [made.trace], [dict(zip(("prompt_ids", "token_ids", "log_probs"), each, strict=True)) for each in logged]
 
 
@@ -172,18 +172,18 @@ def plays(imported_verl: None, tmp_path_factory: pytest.TempPathFactory) -> dict
         traces, log = anyio.run(of, directory)
         assert [trace.failure for trace in traces] == [None] * len(traces)
         batch = [output.as_dict() for trace in traces for output in to_outputs(trace, ())]
-        write_archive(directory / "archive", traces)
+        write_columns(directory / "export", traces)
         in_loss = partial(in_loss_of, name)
-        made[name] = Play(log, read_records(directory), directory / "archive", batch, in_loss)
+        made[name] = Play(log, read_records(directory), directory / "export", batch, in_loss)
     return made
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_journal_archive_and_batch_are_the_engines_log_position_by_position(
+def test_journal_export_and_batch_are_the_engines_log_position_by_position(
     plays: Mapping[str, Play], name: str
 ) -> None:
     play = plays[name]
-    for samples in (recorded(play.records), archived(play.archive), batched(play.batch, play.records)):
+    for samples in (recorded(play.records), exported(play.export), batched(play.batch, play.records)):
         found = compare(play.log, samples, in_loss=play.in_loss, scores=scores_of(play.records))
         assert found.differences == {} and found.sampled > 0
     assert (len(recorded(play.records)) > len(play.records)) == (name in ("single_turn", "compact", "program"))

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mcp_servers.kit import Elicited, Reply
 
-ARCHIVE_SUFFIX = ".traces.parquet"
-"""Of Parquet files that large trace journals are archived in."""
-_COLUMNS = ["task", "seed", "messages", "generations", "user_replies"]
+ARCHIVE_SUFFIX = ".jsonl.zst"
+"""Of trace journals that were compressed since they are large."""
 
 
 class Recording(BaseModel):
@@ -106,46 +105,22 @@ def _recordings(source: Path) -> Iterator[Recording]:
         raise ValueError(f"{source}: no .jsonl file in it")
     for file in files:
         try:
-            if file.name.endswith(ARCHIVE_SUFFIX):
-                yield from _archived(file)
-                continue
             # As bytes: `str.splitlines` also cuts at U+2028 and others, which texts in JSON may contain.
-            lines = file.read_bytes().splitlines()
+            lines = (_unpacked(file) if file.name.endswith(ARCHIVE_SUFFIX) else file.read_bytes()).splitlines()
         except OSError as error:
             raise ValueError(f"{file}: {error.strerror or error}") from error
         for number, line in enumerate(lines, 1):
             yield _recording(line, where=f"{file}:{number}")
 
 
-def _archived(file: Path) -> Iterator[Recording]:
-    """The recording of each trace of an archive. Raises OSError if the file cannot be read, or lacks a column."""
+def _unpacked(file: Path) -> bytes:
+    """The lines of an archive. Raises OSError if the file cannot be read."""
     try:
-        from pyarrow import parquet  # pyright: ignore  # here, because the import takes half a second
+        import pyarrow  # pyright: ignore  # here, because the import takes half a second
     except ImportError as error:
-        raise ValueError(f"{file}: Parquet needs pyarrow, which is not installed: pip install pyarrow") from error
-
-    opened: Any = parquet.ParquetFile(file)  # pyright: ignore  # pyarrow has no types
-    with opened:
-        if lacking := sorted({*_COLUMNS}.difference(opened.schema_arrow.names)):
-            raise OSError(f"an archive without the columns {', '.join(lacking)}")
-        for batch in opened.iter_batches(columns=_COLUMNS):
-            yield from map(_of_columns, batch.to_pylist())
-
-
-def _of_columns(row: dict[str, Any]) -> Recording:
-    messages: list[dict[str, Any]] = row["messages"]
-    assistants = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    turns = len(row["generations"])
-    # The prompt may have messages of an assistant, too; the trajectory's own are the last ones.
-    before = messages[: assistants[-turns]] if turns and len(assistants) >= turns else messages
-    opening = next((message["content"] for message in reversed(before) if message["role"] == "user"), "")
-    replied: list[dict[str, Any]] = row["user_replies"]
-    replies: list[Reply] = []
-    for reply in replied:
-        place: int | None = reply["message"]
-        said = str(reply["text"]) if place is None else str(messages[place]["content"])
-        replies.append(Reply(message=said, done=reply["done"], reward=reply["reward"]))
-    return Recording(task=row["task"], seed=row["seed"], opening=opening or "", replies=tuple(replies))
+        raise ValueError(f"{file}: an archive needs pyarrow, which is not installed: pip install pyarrow") from error
+    with pyarrow.input_stream(str(file), compression="zstd") as opened:  # pyright: ignore  # pyarrow has no types
+        return bytes(opened.read())  # pyright: ignore
 
 
 def _recording(line: bytes | str, *, where: str) -> Recording:

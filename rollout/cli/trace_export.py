@@ -24,7 +24,6 @@ from rollout.cli.options import (
 from rollout.cli.trace_stats import recorded_schemas
 from rollout.extras import parquet_needed
 from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
-from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import Trace
 from rollout.trace.run_record import TokenIds, read_run_records
@@ -77,7 +76,6 @@ def export(
         raise ConfigError("which file?", key="-o", remedy="name the file to write")
     with Traces(directory) as traces:
         if parquet:
-            _check_is_no_archive_of(directory, output)
             return _export_columns(traces, where, output, as_json=as_json)
         chosen = traces.traces(where=where)
         tools = recorded_schemas(traces, tool_config, environments_dir)
@@ -113,17 +111,9 @@ def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | 
     return int(rows == 0)
 
 
-def _check_is_no_archive_of(directory: Path, output: Path) -> None:
-    """Raises ConfigError where the exported file would be read as further trajectories of the directory."""
-    if output.name.endswith(ARCHIVE_SUFFIX) and output.resolve().is_relative_to(directory.resolve()):
-        problem = f"would be read as more trajectories of {directory}"
-        name = output.name.removesuffix(ARCHIVE_SUFFIX) + ".parquet"
-        raise ConfigError(problem, file=output, key="-o", remedy=f"name it {name}")
-
-
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:
     with parquet_needed(str(output)):
-        from rollout.trace.archive import write_archive
+        from rollout.trace.columns import write_columns
         from rollout.trace.trained import export_trained
     ids: set[str] = set()
     homes: set[Path] = set()
@@ -137,7 +127,7 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
     beside = output.with_name(output.name.removesuffix(".parquet") + SUFFIX)
     try:
         make_private(output.parent)
-        rows = write_archive(output, chosen())
+        rows = write_columns(output, chosen())
         trained = export_trained(sorted(homes), beside, traces=ids)
     except OSError as error:
         raise not_written(error, output, "-o") from error

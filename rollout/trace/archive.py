@@ -1,16 +1,21 @@
 # pyright: basic
 # pyarrow ships no types.
-"""Archived journals: Parquet files in the layout of `rollout.trace.columns`.
+"""Archived journals: the same lines, compressed in frames of zstd that are read one at a time.
 
     python -m rollout.trace.archive JOURNAL
 
 archives one journal, in a separate process so that the rollout's event loop goes on. The archive appears whole or not
 at all, and the journal is removed only after it is on disk: at every moment one of them has the records.
+
+An archive has zstd's seekable format (`contrib/seekable_format` of its repository), so `zstd -dc` prints the journal:
+frames of lines, a frame that decoders skip with the entries of the index, and the table of all frames' sizes.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -19,172 +24,143 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 
 from gateway.errors import ConfigError
 from gateway.private_files import private
-from rollout.extras import UnpacksTooFar, batches_within
-from rollout.trace.archive_records import records_of
-from rollout.trace.archive_rows import row_of
-from rollout.trace.columns import FORMAT_VERSION, LATER, VERSION_KEY, encodings, schema
-from rollout.trace.files import TornArchive, archive_of
-from rollout.trace.journal import NotARecord, from_json, from_record, lines_of
-from rollout.trace.record import Trace
+from rollout.trace.entries import COLUMNS, VERSION, Entry, entry_of
+from rollout.trace.files import ARCHIVE_END, ARCHIVE_MARK, TornArchive, archive_of
+from rollout.trace.journal import NotARecord, from_json
 
 log = structlog.get_logger(__name__)
 
-_BATCH_TOKENS = 200_000
-"""Tokens that are held as Python objects at a time: about 30 MB with their texts."""
-_GROUP_BYTES = 32 * 2**20
-"""Size of a row group in memory: the unit of reading."""
-_READ_ROWS = 64
-_SHORT_ROWS = 512
-"""Rows without ids and results, that are read at a time."""
+_LEVEL = 12
+_FRAME = 16 << 20
+"""Bytes of lines that are unpacked to read one. Larger frames are smaller together: records repeat each other."""
+_MOST = 1 << 30
+"""Bytes of lines that an archive can have: a hostile one of some kilobytes could have any number."""
+_ENTRIES, _TABLE = 0x184D2A50, 0x184D2A5E
+"""Magic numbers of frames that decoders skip."""
+_PAIR, _LENGTH = struct.Struct("<II"), struct.Struct("<I")
 
 
 def archive(journal: Path) -> Path:
-    """Replace a journal by its archive and return that. A line that is not a record is logged and left out.
+    """Replace a journal by its archive and return that.
 
     Raises:
         OSError: the archive cannot be written; the journal stays.
-        ConfigError: a record is of another version; the journal stays.
+        ConfigError: a record is of another version, or the journal is too long; the journal stays.
     """
+    if journal.stat().st_size > _MOST:
+        raise ConfigError("is longer than an archive can be", file=journal)
     path = archive_of(journal)
-    write_archive(path, _records(journal))
-    journal.unlink()
-    return path
-
-
-def write_archive(path: Path, traces: Iterable[Trace]) -> int:
-    """Write traces to a file that appears whole or not at all; returns their number.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
     partial = path.with_name(path.name + ".partial")
-    rows = 0
-    with open(partial, "wb", opener=private) as file, pq.ParquetWriter(file, schema(), **encodings()) as writer:
-        group: list[pa.RecordBatch] = []
-        for batch in _batches(traces):
-            group.append(batch)
-            rows += batch.num_rows
-            if sum(each.nbytes for each in group) >= _GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(group))
-                group = []
-        writer.write_table(pa.Table.from_batches(group, schema=schema()))
+    codec, sizes = pa.Codec("zstd", _LEVEL), list[tuple[int, int]]()
+    # By column, since its values are alike and so smaller together.
+    entries: dict[str, list[Any]] = {name: [] for name in ("place", *COLUMNS)}
+    with journal.open("rb") as lines, open(partial, "wb", opener=private) as file:
+        for content in _frames(lines, entries):
+            sizes.append((file.write(codec.compress(content, asbytes=True)), len(content)))
+        text = json.dumps({"version": VERSION, **entries}).encode()
+        packed = _LENGTH.pack(len(text)) + codec.compress(text, asbytes=True)
+        sizes.append((file.write(_PAIR.pack(_ENTRIES, len(packed)) + packed), 0))
+        table = b"".join(_PAIR.pack(*each) for each in sizes) + ARCHIVE_END.pack(len(sizes), 0, ARCHIVE_MARK)
+        file.write(_PAIR.pack(_TABLE, len(table)) + table)
     # The content before the name, and the name before the journal is removed: a crash at any point leaves one of them
     # whole.
     _synchronise(partial)
     partial.replace(path)
     _synchronise(path.parent)
-    return rows
+    journal.unlink()
+    return path
 
 
-def read_archive(path: Path) -> Iterator[Trace]:
-    """Read the traces of an archive, in the order of writing.
+def _frames(lines: Iterable[bytes], entries: dict[str, list[Any]]) -> Iterator[bytes]:
+    """The content of each frame, whole lines. The records' entries are added to `entries`."""
+    content, place = bytearray(), 0
+    for line in lines:
+        try:
+            entry = entry_of(from_json(line, where=str(place)))
+        except NotARecord as error:
+            log.warning("not a record", problem=str(error))
+        else:
+            for name, value in {"place": place, **entry}.items():
+                entries[name].append(value)
+        content += line
+        place += len(line)
+        if len(content) >= _FRAME:
+            yield bytes(content)
+            content.clear()
+    if content:
+        yield bytes(content)
+
+
+class Archive:
+    """Reads an archive; their positions in the journal are the places of its lines. Keeps the last frame unpacked.
 
     Raises:
-        TornArchive: the file is not a whole archive.
-        OSError: the file cannot be read.
-    """
-    with _opened(path) as file:
-        for batch in _batches_of(file, path, batch_size=_READ_ROWS):
-            yield from _traces(batch, path)
-
-
-class ArchiveReader:
-    """Reads single rows of an archive. Rows in order cost one pass, since the last row group is kept.
-
-    Raises:
-        TornArchive: the file is not a whole archive.
+        TornArchive: the file is not a whole archive; its methods raise it at a damaged part.
         OSError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _opened(path) as file:
-            counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        self._starts = [0, *accumulate(counts)]
-        self._group = -1
-        self._rows: pa.Table | None = None
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END) - ARCHIVE_END.size
+            file.seek(max(0, end))
+            tail = file.read()
+            count, _, mark = ARCHIVE_END.unpack(tail) if end >= 0 else (0, 0, 0)
+            begin = end - count * _PAIR.size
+            file.seek(max(0, begin))
+            sizes = list(_PAIR.iter_unpack(file.read(count * _PAIR.size))) if begin >= 0 else []
+        if mark != ARCHIVE_MARK or not sizes or sum(packed for packed, _ in sizes) + _PAIR.size != begin:
+            raise TornArchive("is not a whole archive", file=path, remedy="copy it again")
+        self._offsets = [0, *accumulate(packed for packed, _ in sizes)]
+        self._places = [0, *accumulate(size for _, size in sizes[:-1])]
+        if self._places[-1] > _MOST:
+            raise TornArchive("unpacks to far more than its size", file=path)
+        self._kept = -1, b""
 
-    def read(self, number: int) -> Trace:
-        """Read the trace of a row, counted from 0. Raises TornArchive also where there is no such row."""
-        group = bisect_right(self._starts, number) - 1
-        if not 0 <= group < len(self._starts) - 1:
-            raise TornArchive(f"has no row {number}", file=self.path)
-        rows = self._rows
-        if group != self._group or rows is None:
-            with _opened(self.path) as file:
-                parts = list(_batches_of(file, self.path, row_groups=[group], batch_size=_READ_ROWS))
-                self._rows = rows = pa.Table.from_batches(parts, file.schema_arrow)
-            self._group = group
-        (batch,) = rows.slice(number - self._starts[group], 1).combine_chunks().to_batches()
-        return next(_traces(batch, self.path))
+    def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The lines from a place on, each with its place."""
+        for number in range(bisect_right(self._places, start) - 1, len(self._places) - 1):
+            first, content = self._places[number], self._content(number)
+            place = max(start, first)
+            while place < self._places[number + 1]:
+                end = first + (content.find(b"\n", place - first) + 1 or len(content))
+                yield place, content[place - first : end - first]
+                place = end
 
-
-def _opened(path: Path) -> pq.ParquetFile:
-    """Open an archive. Raises as `read_archive`."""
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        # It was there when it was listed: the caller looks for what has taken its place.
-        if not path.exists():
-            raise
-        raise TornArchive(f"is not a whole archive: {error}", file=path, remedy="copy it again") from error
-    version = int((file.schema_arrow.metadata or {}).get(VERSION_KEY, b"0"))
-    if version != FORMAT_VERSION:
-        file.close()
-        raise ConfigError(f"trace archive of version {version}, this program reads {FORMAT_VERSION}", file=path)
-    if lacking := [name for name in schema().names if name not in {*file.schema_arrow.names, *LATER}]:
-        file.close()
-        raise TornArchive(f"lacks the columns {', '.join(lacking)}", file=path)
-    return file
-
-
-def rows_of(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of an archive in order, with these columns only. Raises as `read_archive`."""
-    with _opened(path) as file:
-        for batch in _batches_of(file, path, batch_size=_SHORT_ROWS, columns=columns):
-            yield from batch.to_pylist()
-
-
-def _batches_of(file: Any, path: Path, **chosen: Any) -> Iterator[Any]:
-    """`file.iter_batches`; raises TornArchive where a part behind a whole footer is damaged, or unpacks too far."""
-    batches = batches_within(file, path.stat().st_size, **chosen)
-    while True:
+    def entries(self) -> list[tuple[int, Entry]] | None:
+        """The place of each record and its entry, as the archiver made them; None if they are of another version."""
+        packed = self._packed(len(self._places) - 1)[_PAIR.size :]
+        (length,) = _LENGTH.unpack(packed[: _LENGTH.size].ljust(_LENGTH.size))
+        found = self._unpacked(packed[_LENGTH.size :], min(length, _MOST))
         try:
-            batch = next(batches, None)
-        except (pa.ArrowException, OSError, UnpacksTooFar) as error:
-            raise TornArchive(f"has a damaged part: {error}", file=path) from error
-        if batch is None:
-            return
-        yield batch
+            columns = json.loads(found)
+            if columns["version"] != VERSION:
+                return None
+            rows = zip(*(columns[name] for name in ("place", *COLUMNS)), strict=True)
+            return [(place, dict(zip(COLUMNS, values, strict=True))) for place, *values in rows]
+        except (ValueError, TypeError, LookupError) as error:
+            raise TornArchive(f"has damaged entries: {error}", file=self.path) from error
 
+    def _content(self, number: int) -> bytes:
+        if self._kept[0] != number:
+            size = self._places[number + 1] - self._places[number]
+            self._kept = number, self._unpacked(self._packed(number), size)
+        return self._kept[1]
 
-def _traces(batch: pa.RecordBatch, path: Path) -> Iterator[Trace]:
-    yield from (from_record(record, where=str(path)) for record in records_of(batch))
+    def _packed(self, number: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(self._offsets[number])
+            return file.read(self._offsets[number + 1] - self._offsets[number])
 
-
-def _batches(traces: Iterable[Trace]) -> Iterator[pa.RecordBatch]:
-    rows, tokens = [], 0
-    for trace in traces:
-        rows.append(row_of(trace))
-        tokens += rows[-1]["tokens"]
-        if tokens >= _BATCH_TOKENS:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema())
-            rows, tokens = [], 0
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=schema())
-
-
-def _records(journal: Path) -> Iterator[Trace]:
-    for position, line in lines_of(journal):
+    def _unpacked(self, packed: bytes, size: int) -> bytes:
         try:
-            yield from_json(line, where=f"{journal}:{position}")
-        except NotARecord as error:
-            log.warning("not a record, left out of the archive", problem=str(error))
+            return pa.Codec("zstd").decompress(packed, decompressed_size=size, asbytes=True)
+        except (pa.ArrowException, OSError) as error:
+            raise TornArchive(f"has a damaged part: {error}", file=self.path) from error
 
 
 def _synchronise(path: Path) -> None:
@@ -197,12 +173,10 @@ def _synchronise(path: Path) -> None:
 
 
 def main(journal: str) -> int:
-    """Archive one journal with one thread; returns the exit status."""
-    # A rollout goes on beside it, and archives only have to keep up with it.
-    pa.set_cpu_count(1)
+    """Archive one journal; returns the exit status."""
     try:
         archive(Path(journal))
-    except (OSError, ConfigError, pa.ArrowException, OverflowError) as error:
+    except (OSError, ConfigError, pa.ArrowException) as error:
         log.warning("journal not archived", journal=journal, problem=str(error))
         return 1
     return 0

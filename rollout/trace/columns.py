@@ -1,229 +1,91 @@
 # pyright: basic
 # pyarrow ships no types.
-"""Column layout of archived traces: one row per trajectory, plain Arrow types, each text once.
+"""Traces as columns of a Parquet file, `trace export --parquet`: one row per trajectory, plain Arrow types.
 
-pyarrow is imported where a schema is built: readers of journals need the names alone.
-
-`docs/schemas/archive.txt` lists the columns; a test compares it with this module. The lists of what happened in a turn
-(`generations`, `calls`, `user_replies`, `marks`, `server_requests`, `notifications`) have the turn's number in each
-element, counted from 0; -1 is before the first turn or after the last. `message` is an index into `messages`, counted
-from 0, where the element's text is.
+The columns `SELECTABLE` come first; those below have the parts of a record as they are, and what has no fixed type as
+JSON. `docs/schemas/columns.txt` lists them all; a test compares it with this module.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 4
-"""Version of the layout, in the file's metadata."""
-VERSION_KEY = b"mcp-rollout.traces"
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel
 
-Kind = str | list["Kind"] | dict[str, "Kind"]
-"""A type: the name of pyarrow's function for it, a list of one type, or a struct's fields."""
+from gateway.private_files import private
+from gateway.server_events import ServerEvents
+from rollout.environment.sections import AgentConfig
+from rollout.trace.entries import SELECTABLE, selectable
+from rollout.trace.events import CheckEvent, ToolEvent
+from rollout.trace.outcome import StrategyRecord
+from rollout.trace.record import Trace, Turn
+from rollout.trace.segment import Flag, Id, Logprobs, Segment
+from rollout.types import Message
 
-_TEXT, _FLAG, _SMALL, _INT, _REAL = "string", "bool_", "int32", "int64", "float64"
-_JSON = _TEXT
-"""A JSON text, for values without a fixed type."""
-
-
-def _structs(**fields: Kind) -> Kind:
-    return [fields]
-
-
-_SELECTABLE: dict[str, Kind] = {
-    # Identity.
-    "id": _TEXT,
-    "environment": _TEXT,
-    "task": _TEXT,
-    "seed": _INT,
-    "row": _INT,
-    "sample": _INT,
-    "step": _INT,  # null outside training
-    "split": _TEXT,
-    "validate": _FLAG,
-    "attempt": _SMALL,
-    "parent": _TEXT,
-    "branched_at": _INT,
-    "uid": _TEXT,
-    "engine": _TEXT,
-    "run": _TEXT,  # names the run record beside the file
-    # Outcome.
-    "reward": _REAL,
-    "penalty": _REAL,
-    "stop_reason": _TEXT,
-    "failure": _TEXT,  # its code
-    "error": _TEXT,  # its message
-    "withdrawn": _FLAG,
-    # Counts, and times: seconds, `began_at` since 1970.
-    "turns": _SMALL,
-    "tool_calls": _SMALL,
-    "tool_errors": _SMALL,
-    "prompt_tokens": _INT,  # of the opening prompt
-    "response_tokens": _INT,  # after it, in the longest context
-    "tokens": _INT,  # of all segments: prompt and response
-    "sampled_tokens": _INT,  # for this trajectory: without those that a branch took over from its parent
-    "loss_tokens": _INT,
-    "control_text": _SMALL,  # spellings of control tokens in texts
-    "began_at": _REAL,
-    "elapsed_s": _REAL,
-    "lease_wait_s": _REAL,
+_GROUP_TOKENS = 500_000
+"""Tokens of a row group, which are held as Python objects at a time: about 75 MB with their texts."""
+_PARTS: dict[str, Any] = {
+    "reward_turns": list[float],
+    "row_task": BaseModel,
+    "agent": AgentConfig,
+    "strategy": StrategyRecord,
+    "generations": list[Turn],
+    "setup": list[ToolEvent],
+    "checks": list[CheckEvent],
+    "server_events": ServerEvents,
+    "has_logprobs": bool,
+    "segments": list[Segment],
 }
-_CONTENT: dict[str, Kind] = {
-    "reward_parts": _structs(name=_TEXT, value=_REAL),
-    "reward_turns": [_REAL],
-    "tools": [_TEXT],  # that the row selects; null for all
-    "later_tools": [_TEXT],  # that the row refuses until a reply of the user names them
-    "answer": _TEXT,
-    "world_calls": _JSON,  # of the task: its `setup`, `check` and `verl`, and the calls made; null without any
-    "strategy": _JSON,  # how the trajectory was rolled out; null for a chain
-    "agent": _JSON,  # the environment's agent and its arguments; null for the built-in one
-    "prompt_messages": _SMALL,  # number of the first messages that are the row's prompt; null where `prompt` has it
-    "prompt": _JSON,
-    "messages": _structs(
-        role=_TEXT,
-        content=_TEXT,
-        blocks=_JSON,  # blocks before the text, such as images; null where the content is plain text
-        turn=_SMALL,  # of an assistant's message: its tool calls are the `calls` of this turn
-        call=_SMALL,  # of a tool's message: index into `calls`, which have its name and id
-        more=_JSON,  # the message's other keys
-    ),
-    "generations": _structs(
-        turn=_SMALL,
-        message=_SMALL,
-        content=_TEXT,  # null where the message has it
-        thinking=_TEXT,
-        finish_reason=_TEXT,
-        sampled=_SMALL,
-        generations=_SMALL,
-        request_ids=[_TEXT],
-        seeds=[_INT],
-        trimmed=[_SMALL],
-        weights_first=_INT,
-        weights_last=_INT,
-        attempts=_structs(tokens=_SMALL, weights_version=_INT, seed=_INT),
-        began_at=_REAL,
-        generate_s=_REAL,
-        agent_message=_TEXT,  # what the environment's agent said to the policy after the turn
-        more_requests=_SMALL,
-        more_notifications=_SMALL,
-    ),
-    "calls": _structs(
-        turn=_SMALL,
-        name=_TEXT,
-        arguments=_JSON,
-        server=_TEXT,
-        id=_TEXT,
-        is_error=_FLAG,
-        fault=_TEXT,
-        reward=_REAL,
-        began_at=_REAL,
-        elapsed_s=_REAL,
-        wait_s=_REAL,
-        server_s=_REAL,  # as the server says itself
-        resends=_SMALL,
-        sent_bytes=_INT,
-        received_bytes=_INT,
-        message=_SMALL,
-        text=_TEXT,  # the whole result; null where the message has exactly this
-        shown=_TEXT,  # what the policy read, where no message has it
-        is_cut=_FLAG,  # whether the policy read another text than the result
-        cut_tokens=_INT,
-        coerced=_JSON,
-        structured=_JSON,
-        state=_TEXT,
-        volatile=[_TEXT],  # dotted paths of fields that differ each time, as the server says
-        blocks=_structs(kind=_TEXT, mime_type=_TEXT, uri=_TEXT, size=_INT, sha256=_TEXT),
-    ),
-    "user_replies": _structs(
-        turn=_SMALL,
-        seq=_SMALL,
-        message=_SMALL,
-        text=_TEXT,  # null where the message has it
-        done=_FLAG,
-        reward=_REAL,
-        elapsed_s=_REAL,
-        state=_TEXT,
-    ),
-    "marks": _structs(turn=_SMALL, kind=_TEXT, detail=_TEXT, action=_TEXT),
-    "server_requests": _structs(
-        turn=_SMALL,
-        server=_TEXT,
-        tool=_TEXT,
-        kind=_TEXT,
-        asked=_JSON,
-        answer=_JSON,
-        refused=_TEXT,
-        elapsed_s=_REAL,
-    ),
-    "notifications": _structs(
-        turn=_SMALL, server=_TEXT, tool=_TEXT, kind=_TEXT, text=_TEXT, level=_TEXT, progress=_REAL, total=_REAL
-    ),
-    "more_requests": _SMALL,
-    "more_notifications": _SMALL,
-    "has_logprobs": _FLAG,
-    "segments": _structs(  # in order; one training sample each, if anything in it was sampled
-        prompt_ids=[_SMALL],
-        response_ids=[_SMALL],
-        loss_mask=["int8"],  # [len(response_ids)]
-        logprobs=["float32"],  # of the sampled tokens, which are those of spans `thinking` and `completion`
-        images=_SMALL,
-        spans=_structs(kind=_TEXT, turn=_SMALL, start=_SMALL, end=_SMALL),  # [start, end) in response_ids
-    ),
-}
-
-LATER = frozenset({"world_calls"})
-"""Columns that archives of this layout may lack, since they were added to it."""
-SELECTABLE = list(_SELECTABLE)
-"""Columns without lists, which the index has as well."""
-ELEMENTS: dict[str, list[str]] = {
-    name: list(kind[0]) for name, kind in _CONTENT.items() if isinstance(kind, list) and isinstance(kind[0], dict)
-}
-"""The fields of each column's elements."""
-ORIGIN = ("row", "sample", "split", "attempt", "parent", "branched_at", "uid", "engine")
-"""Columns that are fields of the origin as they are."""
-LISTS_OF_NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
-"""The long lists of a segment."""
+"""Types of the columns that are parts of a record."""
+_PLAIN = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
 
 
-@cache
-def schema() -> Any:
-    """The layout as a `pyarrow.Schema`."""
-    import pyarrow as pa
+def write_columns(path: Path, traces: Iterable[Trace]) -> int:
+    """Write traces to a file that appears whole or not at all; returns their number.
 
-    def arrow(kind: Kind) -> Any:
-        if isinstance(kind, str):
-            return getattr(pa, kind)()
-        if isinstance(kind, list):
-            return pa.list_(arrow(kind[0]))
-        return pa.struct([(name, arrow(each)) for name, each in kind.items()])
-
-    columns = [(name, arrow(kind)) for name, kind in (_SELECTABLE | _CONTENT).items()]
-    return pa.schema(columns, metadata={VERSION_KEY: str(FORMAT_VERSION).encode()})
-
-
-@cache
-def as_they_are(column: str, record: type[Any]) -> list[str]:
-    """The fields that a column's elements have from a dataclass of records, without a change unless said otherwise."""
-    return [each.name for each in fields(record) if each.name in ELEMENTS[column]]
-
-
-def encodings() -> dict[str, Any]:
-    """Arguments for `pyarrow.parquet.ParquetWriter`.
-
-    Ids are stored as plain integers: zstd finds repeated prompts and results in them, which dictionary codes of 11 or
-    17 bits hide. The bytes of log-probabilities are split by significance, since only sign and exponent repeat.
+    Raises:
+        OSError: the file cannot be written.
     """
-    ids = {f"segments.list.element.{name}.list.element": "PLAIN" for name in LISTS_OF_NUMBERS[:3]}
-    logprobs = {"segments.list.element.logprobs.list.element": "BYTE_STREAM_SPLIT"}
-    return {
-        "compression": "zstd",
-        "compression_level": 9,
-        "use_dictionary": [path for path in _leaves() if path not in ids and path not in logprobs],
-        "column_encoding": ids | logprobs,
-        "data_page_size": 8 * 2**20,  # zstd finds repetitions within a page
-    }
+    partial = path.with_name(path.name + ".partial")
+    rows = tokens = 0
+    # The bytes of floats compress better apart: the exponents of log-probabilities are much alike.
+    options: Any = {"use_byte_stream_split": ["segments.list.element.logprobs.list.element"]}
+    # Ids as plain integers: zstd finds repeated prompts and results in them, which dictionary codes hide.
+    options["use_dictionary"] = [column.name for column in schema() if pa.types.is_string(column.type)]
+    with (
+        open(partial, "wb", opener=private) as file,
+        pq.ParquetWriter(file, schema(), compression="zstd", **options) as writer,
+    ):
+        group: list[dict[str, Any]] = []
+        for trace in traces:
+            group.append(_row(trace))
+            rows, tokens = rows + 1, tokens + group[-1]["tokens"]
+            if tokens >= _GROUP_TOKENS:
+                writer.write_table(pa.Table.from_pylist(group, schema=schema()))
+                group, tokens = [], 0
+        writer.write_table(pa.Table.from_pylist(group, schema=schema()))
+    partial.replace(path)
+    return rows
+
+
+@cache
+def schema() -> pa.Schema:
+    columns = [(name, getattr(pa, kind)()) for name, kind in SELECTABLE.items()]
+    text = pa.string()
+    columns += [
+        ("reward_parts", pa.list_(pa.struct([("name", text), ("value", pa.float64())]))),
+        # `more` has the other keys, and `blocks` those before the text, such as images.
+        ("messages", pa.list_(pa.struct([("role", text), ("content", text), ("blocks", text), ("more", text)]))),
+    ]
+    return pa.schema([*columns, *((name, _type(kind)) for name, kind in _PARTS.items())])
 
 
 def layout() -> str:
@@ -231,18 +93,67 @@ def layout() -> str:
     return "".join(f"{name}: {kind}\n" for name, kind in zip(schema().names, schema().types, strict=True))
 
 
-def _leaves() -> list[str]:
-    found: list[str] = []
+def _type(kind: Any) -> pa.DataType:
+    """The Arrow type of an annotation; JSON as text for what has no fixed type."""
+    if kind in (Id, Flag):
+        return pa.int32() if kind == Id else pa.int8()
+    if kind == Logprobs:
+        return pa.list_(pa.float32())
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _type(inner[0])
+    if origin in (Union, UnionType):
+        (one,) = (each for each in inner if each is not NoneType)
+        return _type(one)
+    if origin in (list, tuple):
+        return pa.list_(_type(inner[0]))
+    if is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return pa.struct([(each.name, _type(hints[each.name])) for each in fields(kind)])
+    return next(
+        (plain for base, plain in _PLAIN.items() if isinstance(kind, type) and issubclass(kind, base)), _PLAIN[str]
+    )
 
-    def add(path: str, kind: Kind) -> None:
-        if isinstance(kind, list):
-            add(f"{path}.list.element", kind[0])
-        elif isinstance(kind, dict):
-            for name, each in kind.items():
-                add(f"{path}.{name}", each)
-        else:
-            found.append(path)
 
-    for name, kind in (_SELECTABLE | _CONTENT).items():
-        add(name, kind)
-    return found
+def _value(value: Any) -> Any:
+    """A value as its type's."""
+    if is_dataclass(value):
+        return {each.name: _value(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, list | tuple):
+        return list(map(_value, value)) if value and not isinstance(value[0], int | float) else value
+    if isinstance(value, BaseModel):
+        return value.model_dump_json(by_alias=True)
+    return _json(value) if isinstance(value, Mapping) else value
+
+
+def _row(trace: Trace) -> dict[str, Any]:
+    reward = trace.reward
+    parts = {
+        "reward_turns": reward and reward.turns,
+        "row_task": trace.task,
+        "generations": trace.turns,
+        "segments": [*trace.earlier, Segment(**{each.name: getattr(trace, each.name) for each in fields(Segment)})],
+    }
+    return {
+        **selectable(trace),
+        "reward_parts": reward and [{"name": name, "value": value} for name, value in reward.parts.items()],
+        "messages": list(map(_message, trace.messages)),
+        **{name: _value(parts[name] if name in parts else getattr(trace, name)) for name in _PARTS},
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    more = {key: value for key, value in message.items() if key not in ("role", "content")}
+    content: Any = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    texts = [block["text"] for block in blocks if isinstance(block, dict) and block.get("type") == "text"]
+    return {
+        "role": message.get("role"),
+        "content": "\n".join(texts) if blocks else content,
+        "blocks": _json(blocks) if blocks else None,
+        "more": _json(more) if more else None,
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

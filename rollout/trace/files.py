@@ -1,9 +1,9 @@
-"""The files of a trace directory: journals, and the archives that replace them."""
+"""The files of a trace directory: journals, and the archives that replace them. For a moment there are both."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import struct
 from pathlib import Path
 
 import structlog
@@ -13,7 +13,9 @@ from gateway.errors import ConfigError
 log = structlog.get_logger(__name__)
 
 JOURNAL_SUFFIX = ".jsonl"
-ARCHIVE_SUFFIX = ".traces.parquet"
+ARCHIVE_SUFFIX = JOURNAL_SUFFIX + ".zst"
+ARCHIVE_END, ARCHIVE_MARK = struct.Struct("<IBI"), 0x8F92EAB1
+"""An archive's last bytes: its number of frames, flags, and the mark of zstd's seekable format."""
 
 
 class TornArchive(ConfigError):
@@ -35,17 +37,16 @@ class Skipped:
 
 def archive_of(journal: Path) -> Path:
     """The archive that replaces a journal."""
-    return journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + ARCHIVE_SUFFIX)
+    return journal.with_name(journal.name + ".zst")
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file ends as Parquet files do: with the length of its footer and a mark."""
-    # Asked for each archive at each look at a directory, for which opening it as Parquet would be too slow.
+    """Whether a file ends as archives do."""
+    # Asked for each archive at each look at a directory, for which reading its table would be too slow.
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 8))
-        tail = file.read()
-    return len(tail) == 8 and tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") + 12 <= end
+        file.seek(max(0, end - ARCHIVE_END.size))
+        return file.read().endswith(ARCHIVE_MARK.to_bytes(4, "little"))
 
 
 def no_records(count: int, first: str) -> str:
@@ -53,51 +54,36 @@ def no_records(count: int, first: str) -> str:
     return first if count == 1 else f"{count} lines are not records; {first}"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The traces of one process, or a part of them: a journal, its archive, or for a moment both."""
+def file_of(journal: Path, skipped: Skipped) -> Path | None:
+    """The file with a journal's traces: its archive if there is a whole one, else the journal; None without either.
 
-    journal: Path
-    """The journal's path, whether it still exists or not."""
-    skipped: Skipped = field(default_factory=Skipped, compare=False)
-
-    @property
-    def archive(self) -> Path:
-        return archive_of(self.journal)
-
-    @property
-    def path(self) -> Path | None:
-        """The file with the traces: the archive if there is a whole one, else the journal; None without either.
-
-        What is not a whole archive, or not a file that can be read, is logged.
-        """
-        if self._can_be_read(self.archive):
-            if is_whole(self.archive):
-                return self.archive
-            self.skipped.log(self.archive, "is not a whole archive")
-        return self.journal if self._can_be_read(self.journal) else None
-
-    def _can_be_read(self, path: Path) -> bool:
-        if path.is_file() and os.access(path, os.R_OK):
-            return True
-        if path.exists():
-            self.skipped.log(path, "is not a file that can be read")
-        return False
-
-
-def sources(directory: str | Path, *, recursive: bool = False, skipped: Skipped | None = None) -> list[Source]:
-    """The sources of a directory in the order of their names.
-
-    Args:
-        directory: of the traces.
-        recursive: whether to look into its sub-directories.
-        skipped: logs what cannot be read; one of its own by default.
+    What is not a whole archive, or not a file that can be read, is logged.
     """
-    skipped = skipped or Skipped()
+    archive = archive_of(journal)
+    if _can_be_read(archive, skipped):
+        if is_whole(archive):
+            return archive
+        skipped.log(archive, "is not a whole archive")
+    return journal if _can_be_read(journal, skipped) else None
+
+
+def _can_be_read(path: Path, skipped: Skipped) -> bool:
+    if path.is_file() and os.access(path, os.R_OK):
+        return True
+    if path.exists():
+        skipped.log(path, "is not a file that can be read")
+    return False
+
+
+def files_of(directory: Path, skipped: Skipped) -> list[Path]:
+    """The files with the traces of a directory and its sub-directories, in the order of their names."""
+    found = (file_of(journal, skipped) for journal in journals_of(directory, recursive=True))
+    return [path for path in found if path is not None]
+
+
+def journals_of(directory: str | Path, *, recursive: bool = False) -> list[Path]:
+    """The journals of a directory, archived ones too, in the order of their names; `recursive` adds sub-directories."""
     directory = Path(directory)
     find = directory.rglob if recursive else directory.glob
-    journals = set(find(f"*{JOURNAL_SUFFIX}"))
-    journals |= {
-        path.with_name(path.name.removesuffix(ARCHIVE_SUFFIX) + JOURNAL_SUFFIX) for path in find(f"*{ARCHIVE_SUFFIX}")
-    }
-    return [Source(path, skipped) for path in sorted(journals)]
+    archived = {path.with_suffix("") for path in find(f"*{ARCHIVE_SUFFIX}")}
+    return sorted({*find(f"*{JOURNAL_SUFFIX}"), *archived})

@@ -19,17 +19,23 @@ from typing import Any
 import structlog
 
 from gateway.private_files import private
-from rollout.extras import parquet_needed
-from rollout.trace.entries import ARCHIVED, COLUMNS, Entry, entry_of, entry_of_row
-from rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, Skipped, TornArchive, no_records, sources
-from rollout.trace.journal import NotARecord, from_json, lines_of
+from rollout.trace.entries import COLUMNS, VERSION, Entry, entry_of
+from rollout.trace.files import (
+    ARCHIVE_SUFFIX,
+    JOURNAL_SUFFIX,
+    Skipped,
+    TornArchive,
+    files_of,
+    no_records,
+)
+from rollout.trace.journal import NotARecord, from_json
+from rollout.trace.lines import archived, lines_of
 
 log = structlog.get_logger(__name__)
 
 FILE = "traces.index.sqlite"
 BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another reader that brings the same index up to date."""
-_VERSION = 6
 _COMMIT_ROWS = 2000
 _MOST_MEMORY = 256 << 20
 """Bytes of SQLite in a process with a bound on the time of queries: `where` can make values of any length."""
@@ -163,8 +169,8 @@ class Index:
 
     def _refresh(self) -> None:
         self._make()
-        paths = [source.path for source in sources(self._directory, recursive=True, skipped=self._skipped)]
-        present = {path.relative_to(self._directory).as_posix(): path for path in paths if path is not None}
+        paths = files_of(self._directory, self._skipped)
+        present = {path.relative_to(self._directory).as_posix(): path for path in paths}
         known = {row["path"]: row["id"] for row in self._database.execute("SELECT path, id FROM files").fetchall()}
         for name in known.keys() - present.keys():
             with self._changing():
@@ -188,13 +194,13 @@ class Index:
         if length == 0:
             for statement in filter(str.strip, _TABLES.split(";")):
                 self._database.execute(statement)
-            self._database.execute(f"PRAGMA user_version = {_VERSION}")
+            self._database.execute(f"PRAGMA user_version = {VERSION}")
             return
         version, pages, size = (
             self._database.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("user_version", "page_count", "page_size")
         )
-        if length < pages * size or version != _VERSION:
+        if length < pages * size or version != VERSION:
             raise sqlite3.DatabaseError(f"version {version}, {length} bytes of {pages * size}")
 
     def _update(self, name: str, path: Path) -> bool:
@@ -248,13 +254,11 @@ class Index:
                 self._database.executemany(_INSERT, rows)
             return bool(changed.rowcount)
 
-    def _archived(self, path: Path) -> Iterator[tuple[int, int, Entry]]:
-        """Each row's number, the next one's, and the entry."""
-        with parquet_needed(str(path)):
-            from rollout.trace.archive import rows_of
+    def _archived(self, path: Path) -> Iterator[tuple[int, int, Entry | NotARecord]]:
+        """As `_written`, for an archive, which may have the entries as well."""
         try:
-            for number, row in enumerate(rows_of(path, ARCHIVED)):
-                yield number, number + 1, entry_of_row(row)
+            found = archived(path).entries()
+            yield from _written(path, 0) if found is None else ((place, place + 1, entry) for place, entry in found)
         except TornArchive as error:
             self._skipped.log(path, error)
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import ConfigError
 from rollout.trace.record import SCHEMA_VERSION, Trace
-from rollout.trace.segment import Segment
+from rollout.trace.segment import Segment, packed
 
 _RECORD = TypeAdapter(Trace)
 _RECORDED = [each.name for each in fields(Trace) if each.init and each.metadata.get("recorded", True)]
@@ -34,7 +33,10 @@ class NotARecord(ConfigError):
 
 def to_json(trace: Trace) -> bytes:
     """The record as one line of JSON."""
-    return _dumped(_object(trace))
+    found = _object(trace)
+    for segment in (found, *found["earlier"]):
+        segment["logprobs"] = packed(segment["logprobs"])
+    return _dumped(found)
 
 
 def is_large(trace: Trace) -> bool:
@@ -56,8 +58,8 @@ def _parts(fields: dict[str, Any]) -> Iterator[bytes]:
         yield begin + f'"{name}":'.encode()
         begin = b","
         length = _PIECE if name in _LISTS else 1
-        if (name not in _LISTS and name not in _ELEMENTS) or len(value) <= length:
-            yield _dumped(value)
+        if (name not in _LISTS and name not in _ELEMENTS) or (len(value) <= length and name != "earlier"):
+            yield _dumped(packed(value) if name == "logprobs" else value)
             continue
         yield b"["
         for start in range(0, len(value), length):
@@ -65,7 +67,8 @@ def _parts(fields: dict[str, Any]) -> Iterator[bytes]:
             if name == "earlier":
                 yield from _parts(value[start])
             else:
-                yield _dumped(value[start : start + length])[1:-1]
+                part = value[start : start + length]
+                yield _dumped(packed(part) if name == "logprobs" else part)[1:-1]
         yield b"]"
     yield b"}"
 
@@ -120,29 +123,9 @@ def from_json(line: bytes | str, *, where: str = "record") -> Trace:
         raise _not_a_record(error, where) from error
 
 
-def from_record(record: dict[str, Any], *, where: str = "record") -> Trace:
-    """Read a record that was parsed already; raises as `from_json`."""
-    try:
-        return _checked(_RECORD.validate_python(record), where)
-    except ValidationError as error:
-        raise _not_a_record(error, where) from error
-
-
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a record."""
     return _RECORD.json_schema(by_alias=True, mode="serialization")
-
-
-def lines_of(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The lines of a journal from a byte on, each with the position of its first byte.
-
-    A last line without a newline is being written, or its writer was killed.
-    """
-    with path.open("rb") as file:
-        position = file.seek(start)
-        for line in file:
-            yield position, line
-            position += len(line)
 
 
 def _checked(trace: Trace, where: str) -> Trace:
@@ -150,7 +133,7 @@ def _checked(trace: Trace, where: str) -> Trace:
         problem = f"trace schema {trace.schema_version}, this program reads {SCHEMA_VERSION}"
         raise ConfigError(problem, file=where)
     for name, value in trace.origin:
-        if isinstance(value, int) and abs(value) >= 2**63:  # neither the index nor an archive can hold it
+        if isinstance(value, int) and abs(value) >= 2**63:  # the index cannot hold it
             raise NotARecord("not a trace record: has a number of more than 64 bits", file=where, key=f"origin.{name}")
     return trace
 

@@ -14,6 +14,7 @@ from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
 from rollout.trace.files import ARCHIVE_SUFFIX, Skipped, TornArchive
 from rollout.trace.index import Index
 from rollout.trace.journal import from_json
+from rollout.trace.lines import archived
 from rollout.trace.record import Trace
 from rollout.trace.trained_segment import TrainedSegment, trained_files
 
@@ -45,7 +46,7 @@ class Traces:
 
     def _open(self, index: Index) -> None:
         self._index = index
-        self._archive: Any = None  # an ArchiveReader
+        self._archive: Any = None  # an Archive
 
     def __enter__(self) -> Self:
         self.refresh()
@@ -137,6 +138,7 @@ class Traces:
         try:
             return self._record(entry)
         except (FileNotFoundError, TornArchive):
+            self._archive = None
             self.refresh()  # archived since the entry was read
         # Not by id alone: a rescored copy has the same id, and another run record.
         statement = "SELECT file, place, id FROM trajectories WHERE id = ? AND run = ? AND began_at = ?"
@@ -169,10 +171,9 @@ class Traces:
         path, place = self._index.path_of(entry["file"]), entry["place"]
         if path.name.endswith(ARCHIVE_SUFFIX):
             if self._archive is None or self._archive.path != path:
-                with parquet_needed(str(path)):
-                    from rollout.trace.archive import ArchiveReader
-                self._archive = ArchiveReader(path)
-            return self._archive.read(place)
+                self._archive = archived(path)
+            _, line = next(self._archive.lines(place), (place, b""))
+            return from_json(line, where=f"{path}:{place}")
         with path.open("rb") as file:
             file.seek(place)
             return from_json(file.readline(), where=f"{path}:{place}")

@@ -22,7 +22,7 @@ from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(kw_only=True)

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import base64
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any, cast
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 Id = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-"""Of a token, or a place among them, as an archive can hold it. A damaged record has others, and is none."""
+"""Of a token, or a place among them, as an int32 can hold it. A damaged record has others, and is none."""
 FINITE = ConfigDict(allow_inf_nan=False)
 """For numbers of a record: JSON has no others, and statistics cannot do with them."""
 Flag = Annotated[int, Field(ge=0, le=1)]
+_PACKED = 2**16
+
+
+def packed(values: Sequence[float]) -> list[str]:
+    """Numbers as texts, each the base64 of up to 65,536 float32: their first bytes, then their second ones and so on.
+
+    Compressed, a log-probability takes half of what its digits would: only the bytes with sign and exponent repeat.
+    """
+    parts = (array("f", values[start : start + _PACKED]).tobytes() for start in range(0, len(values), _PACKED))
+    return [base64.b64encode(b"".join(part[byte::4] for byte in range(4))).decode() for part in parts]
+
+
+def unpacked(texts: Any) -> list[float]:
+    """The inverse of `packed`. Raises ValueError: these are not such texts."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in cast("list[Any]", texts)):
+        raise ValueError("not texts of packed numbers")
+    found = array("f")
+    for text in cast("list[str]", texts):
+        data = base64.b64decode(text, validate=True)
+        apart = bytearray(len(data))
+        for byte in range(4):
+            apart[byte::4] = data[byte * len(data) // 4 : (byte + 1) * len(data) // 4]
+        found.frombytes(apart)
+    return found.tolist()
+
+
+Logprobs = Annotated[
+    list[float],
+    BeforeValidator(unpacked),
+    WithJsonSchema({"type": "array", "items": {"type": "string", "contentEncoding": "base64"}}),
+]
 
 
 class SpanKind(StrEnum):
@@ -51,7 +84,7 @@ class Segment:
     prompt_ids: list[Id] = field(default_factory=list[int])
     response_ids: list[Id] = field(default_factory=list[int])
     loss_mask: list[Flag] = field(default_factory=list[int])  # [len(response_ids)], 1 where sampled and in the loss
-    logprobs: list[float] = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
+    logprobs: Logprobs = field(default_factory=list[float])  # [len(response_ids)], 0.0 where not sampled
     images: int = 0
     """Number of the messages' images that are in prompt and response, counted from the first."""
     spans: list[Span] = field(default_factory=list[Span])

@@ -10,6 +10,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,17 +21,24 @@ import structlog
 
 from gateway.errors import ConfigError
 from gateway.private_files import make_private, private
-from rollout.extras import install_command, parquet_needed
-from rollout.trace.files import JOURNAL_SUFFIX, Source, TornArchive, no_records, sources
+from rollout.extras import install_command
+from rollout.trace.files import (
+    JOURNAL_SUFFIX,
+    Skipped,
+    TornArchive,
+    archive_of,
+    file_of,
+    journals_of,
+    no_records,
+)
 from rollout.trace.heartbeat import Heartbeat
-from rollout.trace.journal import NotARecord, from_json, is_large, lines_of, pieces, to_json
+from rollout.trace.journal import NotARecord, from_json, is_large, pieces, to_json
+from rollout.trace.lines import lines_of
 from rollout.trace.record import Trace
 from rollout.trace.run_record import RunRecord, write_run_record
 
 log = structlog.get_logger(__name__)
 
-ARCHIVE_TIMEOUT_S = 1800.0
-"""Seconds for one journal at a low priority; after that the process ends and the journal stays."""
 # The priority before the imports, which take a second of processor time.
 _COMMAND = "import os, sys; os.nice(10); from rollout.trace.archive import main; sys.exit(main(sys.argv[1]))"
 ARCHIVE_BYTES = 64 * 2**20
@@ -38,64 +47,12 @@ _MOST_PARTS = os.sysconf("SC_IOV_MAX") - 1
 """Parts that the system writes at once, besides the end of the line."""
 
 
-class Archiver:
-    """Archives journals one after the other. A journal that cannot be archived stays, and is logged."""
-
-    def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-        self._is_possible = True
-        self._one_at_a_time = threading.Lock()
-
-    def start(self, journal: Path) -> None:
-        """Archive a closed journal in the background; returns at once.
-
-        A thread, since starting a process and waiting for it would hold the event loop. It runs no Python code in
-        between, and does not keep the program from ending: the process then finishes by itself.
-        """
-        if self._is_possible and find_spec("pyarrow") is None:
-            self._is_possible = False
-            log.warning("journals are not archived: pyarrow is not installed", remedy=install_command("parquet"))
-        if not self._is_possible:
-            return
-        thread = threading.Thread(target=self._archive, args=[journal], name="archive", daemon=True)
-        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
-        thread.start()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until every journal was archived; returns whether that is so."""
-        end = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def _archive(self, journal: Path) -> None:
-        # Modules that a parent found through `sys.path` only, as in a Ray worker, are found by the child too.
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with self._one_at_a_time:
-            try:
-                done = subprocess.run(
-                    [sys.executable, "-c", _COMMAND, journal],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    timeout=ARCHIVE_TIMEOUT_S,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                log.warning("journal not archived", journal=str(journal), problem=str(error))
-                return
-        if done.returncode:
-            problem = done.stdout.decode(errors="replace").strip()[-2000:]
-            log.warning("journal not archived", journal=str(journal), problem=problem)
-
-
 class TraceStore:
     """The journal of one process: `{host}-{pid}-{start}.jsonl` in `directory`, opened at the first record.
 
     Each record is one unbuffered write to a file opened for appending, so a process that is killed leaves complete
     records and at most one partial line at the end. A journal of `archive_bytes` is archived in the background as
-    `{name}.traces.parquet`, and the next record begins a new one. The file is closed with the last reference to the
+    `{name}.jsonl.zst`, and the next record begins a new one. The file is closed with the last reference to the
     store.
 
     Args:
@@ -109,7 +66,7 @@ class TraceStore:
         self.directory = Path(directory)
         self._key = key
         self._archive_bytes = archive_bytes
-        self._archiver = Archiver()
+        self._archivers: list[threading.Thread] = []
         self.heartbeat = Heartbeat(self.directory)
         """Says what is in flight; `write` and `append` end what began there."""
         self._path: Path | None = None
@@ -167,7 +124,7 @@ class TraceStore:
             assert self._path is not None
             # Closed first: the archiver reads it to its end and removes it.
             self._close_journal()
-            self._archiver.start(self._path)
+            self._archive(self._path)
 
     def describe(self, record: RunRecord) -> str:
         """Write a run record beside the traces and return its name, which goes into each trace's `run`.
@@ -202,9 +159,25 @@ class TraceStore:
 
     __del__ = _close_journal
 
-    def wait_for_archives(self, timeout_s: float = ARCHIVE_TIMEOUT_S) -> bool:
-        """Wait until the journals that are being archived are; returns whether that is so."""
-        return self._archiver.wait(timeout_s)
+    def wait_for_archives(self) -> None:
+        """Wait until the journals that are being archived are."""
+        for archiver in self._archivers:
+            archiver.join()
+
+    def _archive(self, journal: Path) -> None:
+        """Archive a closed journal in the background. One that cannot be archived stays, and the process says so."""
+        if find_spec("pyarrow") is None:
+            remedy = install_command("parquet")
+            log.warning("journal not archived: pyarrow is not installed", journal=str(journal), remedy=remedy)
+            return
+        # Modules that a parent found through `sys.path` only, as in a Ray worker, are found by the child too.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        # A thread, since starting a process and waiting for it would hold the event loop. It runs no Python code in
+        # between, and does not keep the program from ending: the process then finishes by itself.
+        run = partial(subprocess.run, env=environment, stdin=subprocess.DEVNULL, stdout=2, check=False)
+        thread = threading.Thread(target=run, args=[[sys.executable, "-c", _COMMAND, journal]], daemon=True)
+        self._archivers = [*filter(threading.Thread.is_alive, self._archivers), thread]
+        thread.start()
 
     def _unwritable(self, problem: str | None) -> ConfigError:
         remedy = "name a directory that can be written"
@@ -226,34 +199,29 @@ def read_traces(directory: str | Path, *, recursive: bool = False) -> Iterator[T
     Raises:
         ConfigError: a record is of another version.
     """
-    for source in sources(directory, recursive=recursive):
-        yield from _read(source)
+    skipped = Skipped()
+    for journal in journals_of(directory, recursive=recursive):
+        yield from _read(journal, skipped)
 
 
-def _read(source: Source) -> Iterator[Trace]:
-    path = source.path
-    if path == source.journal:
-        try:
-            yield from _read_journal(source)
-            return
-        except FileNotFoundError:  # archived since the check; nothing was yielded, since opening comes first
-            path = source.path
-    try:
-        if path is not None:
-            with parquet_needed(str(path)):
-                from rollout.trace.archive import read_archive
-            yield from read_archive(path)
-    except TornArchive as error:
-        assert path is not None
-        source.skipped.log(path, error)
-
-
-def _read_journal(source: Source) -> Iterator[Trace]:
+def _read(journal: Path, skipped: Skipped) -> Iterator[Trace]:
     problems: list[NotARecord] = []
-    for position, line in lines_of(source.journal):
-        try:
-            yield from_json(line, where=f"{source.journal}:{position}")
-        except NotARecord as error:
-            problems.append(error)
+    try:
+        for place, line in _lines(journal, skipped):
+            try:
+                yield from_json(line, where=f"{journal}:{place}")
+            except NotARecord as error:
+                problems.append(error)
+    except TornArchive as error:
+        skipped.log(archive_of(journal), error)
     if problems:
-        source.skipped.log(source.journal, no_records(len(problems), str(problems[0])))
+        skipped.log(journal, no_records(len(problems), str(problems[0])))
+
+
+def _lines(journal: Path, skipped: Skipped) -> Iterator[tuple[int, bytes]]:
+    for _ in range(2):
+        # Where it was archived since the check, nothing was yielded, since opening comes first.
+        with suppress(FileNotFoundError):
+            if (path := file_of(journal, skipped)) is not None:
+                yield from lines_of(path)
+            return

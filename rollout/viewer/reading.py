@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from gateway.errors import ConfigError
-from rollout.trace.files import Skipped, sources
+from rollout.trace.files import Skipped, files_of
 from rollout.trace.reader import Traces
 from rollout.viewer.directory import Directory
 
@@ -107,8 +107,7 @@ class Refreshing:
 
 def _files(directory: Path, skipped: Skipped) -> set[tuple[str, int, int]]:
     """Name, size and time of change of the files with traces."""
-    paths = [source.path for source in sources(directory, recursive=True, skipped=skipped)]
-    stats = [(path, path.stat()) for path in paths if path is not None]
+    stats = [(path, path.stat()) for path in files_of(directory, skipped)]
     return {(str(path), status.st_size, status.st_mtime_ns) for path, status in stats}
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import torch
+from engine_log import plain_record
 from transformers import AutoModelForCausalLM
 
 TOLERANCE = 1e-5
@@ -62,7 +63,7 @@ def read_run(home: Path, generations: list[dict[str, Any]] | None = None) -> Asy
     lines = [line for path in (home / "traces").glob("*.jsonl") for line in path.read_text().splitlines()]
     files = sorted((home / "traces" / "trained").glob("*.parquet"))
     return AsyncRun(
-        traces=list(map(json.loads, lines)),
+        traces=list(map(plain_record, lines)),
         generations=generations,
         trained=[row for file in files for row in pq.read_table(file).to_pylist()],
         model=home / "model",

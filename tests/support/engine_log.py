@@ -7,8 +7,10 @@ the log's own ids there.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -264,7 +266,17 @@ def read_generations(path: Path) -> list[Generation]:
 
 
 def read_records(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [plain_record(line) for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+def plain_record(line: str | bytes) -> dict[str, Any]:
+    """A journal's line, with the log-probabilities as numbers."""
+    record = json.loads(line)
+    for segment in (*record["earlier"], record):
+        parts = [base64.b64decode(text) for text in segment["logprobs"]]
+        words = [part[index :: len(part) // 4] for part in parts for index in range(len(part) // 4)]
+        segment["logprobs"] = [number for word in words for number in struct.unpack("<f", word)]
+    return record
 
 
 def samples_of(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -300,8 +312,8 @@ def recorded(records: Iterable[Mapping[str, Any]]) -> list[Sample]:
     ]
 
 
-def archived(path: Path) -> list[Sample]:
-    """The samples of an archive, from the columns of docs/schemas/archive.txt."""
+def exported(path: Path) -> list[Sample]:
+    """The samples of an export, from the columns of docs/schemas/columns.txt."""
     import pyarrow.parquet as pq
 
     columns = ["id", "parent", "branched_at", "reward", "has_logprobs", "segments"]
@@ -314,7 +326,7 @@ def archived(path: Path) -> list[Sample]:
             prompt_ids=segment["prompt_ids"],
             response_ids=segment["response_ids"],
             mask=segment["loss_mask"],
-            logprobs=_spread(segment) if row["has_logprobs"] else None,
+            logprobs=segment["logprobs"] if row["has_logprobs"] else None,
             rewards=[] if row["reward"] is None else [row["reward"]],
             relatives=trees[row["id"]],
             shared=row["branched_at"] or 0,
@@ -424,15 +436,6 @@ def _relatives(parents: Mapping[str, str | None]) -> dict[str, frozenset[str]]:
     for trajectory in parents:
         trees.setdefault(root(trajectory), set()).add(trajectory)
     return {each: frozenset(trees[root(each)] - {each}) for each in parents}
-
-
-def _spread(segment: Mapping[str, Any]) -> list[float]:
-    """An archive has the log-probabilities of sampled ids alone."""
-    spread, own = [0.0] * len(segment["response_ids"]), iter(segment["logprobs"])
-    for span in segment["spans"]:
-        if span["kind"] in ("thinking", "completion"):
-            spread[span["start"] : span["end"]] = [next(own) for _ in range(span["start"], span["end"])]
-    return spread
 
 
 def _digest(sample: Sample) -> bytes:

@@ -24,7 +24,7 @@ def schemas() -> dict[str, str]:
     return {
         "trace.schema.json": _json(json_schema()),
         "run.schema.json": _json(TypeAdapter(RunRecord).json_schema()),
-        "archive.txt": layout(),
+        "columns.txt": layout(),
         "cassette.schema.json": _json(cassette_schema()),
     }
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from engine_log import compare, recorded, samples_of
+from engine_log import compare, plain_record, recorded, samples_of
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
@@ -63,7 +62,7 @@ class Logged:
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         said = await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
-        logprobs = [-(len(self.log) + 1) - index / 1000 for index in range(len(said.ids))]
+        logprobs = [-(len(self.log) + 1) - index / 1024 for index in range(len(said.ids))]
         self.log.append({"prompt_ids": list(ids), "token_ids": said.ids, "log_probs": logprobs})
         return Completion(ids=said.ids, logprobs=logprobs, finish_reason=said.finish_reason, weights_version=(3, 4))
 
@@ -104,7 +103,7 @@ def check(
     trace: Trace, log: list[dict[str, Any]], *, loss: str, drops: bool, decode: Callable[[list[int]], str]
 ) -> None:
     """Every position of every training sample against the log, and each sampled token in exactly one of them."""
-    record = json.loads(to_json(trace))
+    record = plain_record(to_json(trace))
     samples = samples_of(record)
 
     def in_loss(generation: dict[str, Any]) -> list[bool]:

@@ -66,7 +66,7 @@ class Engine:
         whole = [*sampled, tokenizer.convert_tokens_to_ids("<|im_end|>")]
         sampled = whole[:max_tokens]
         log.append((read, list(sampled)))
-        logprobs = [-0.25 - at / 1e4 for at in range(len(sampled))]
+        logprobs = [-0.25 - at / 8192 for at in range(len(sampled))]
         reason = FinishReason.STOP if sampled == whole else FinishReason.LENGTH
         return Completion(ids=sampled, logprobs=logprobs, finish_reason=reason)
 
@@ -120,7 +120,7 @@ def differences(trace: Trace, log: Sequence[tuple[list[int], list[int]]]) -> int
             for mine, its in ((whole[:start], read), (whole[start:end], sampled)):
                 wrong += sum(one != other for one, other in zip(mine, its, strict=False)) + abs(len(mine) - len(its))
             assert segment.loss_mask[spans[0].start : spans[-1].end] == [1] * len(sampled)
-            assert segment.logprobs[spans[0].start : spans[-1].end] == [-0.25 - at / 1e4 for at in range(len(sampled))]
+            assert segment.logprobs[spans[0].start : spans[-1].end] == [-0.25 - at / 8192 for at in range(len(sampled))]
     assert not left, f"{len(left)} generations are in no segment"
     return wrong
 

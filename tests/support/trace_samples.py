@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from gateway.types import Content, ContentKind, ToolResult
 from rollout.environment.task import Origin, Task
+from rollout.trace.archive import archive
+from rollout.trace.files import JOURNAL_SUFFIX
+from rollout.trace.journal import from_json, to_json
+from rollout.trace.lines import lines_of
 from rollout.trace.record import Reward, StopReason, Trace, UserEvent
 from rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
@@ -23,3 +30,15 @@ def recorded_trace(name: str = "a") -> Trace:
     trace.reward = Reward(score=0.75, parts={"p": 0.75})
     trace.stop_reason = StopReason.USER_DONE
     return trace
+
+
+def archived(directory: Path, name: str, traces: Iterable[Trace]) -> Path:
+    """An archive of these traces."""
+    journal = directory / f"{name}{JOURNAL_SUFFIX}"
+    journal.write_bytes(b"".join(to_json(trace) + b"\n" for trace in traces))
+    return archive(journal)
+
+
+def read_file(path: Path) -> list[Trace]:
+    """The traces of a journal or an archive."""
+    return [from_json(line) for _, line in lines_of(path)]

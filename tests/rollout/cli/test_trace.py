@@ -15,8 +15,8 @@ from gateway.errors import ConfigError
 from rollout.cli.trace import app
 from rollout.environment.sections import Strategy
 from rollout.environment.task import Origin
-from rollout.trace.archive import archive, rows_of
-from rollout.trace.entries import ARCHIVED, entry_of, entry_of_row
+from rollout.trace.archive import Archive, archive
+from rollout.trace.entries import entry_of
 from rollout.trace.outcome import StrategyRecord
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward
@@ -186,13 +186,6 @@ def test_stats_of_nothing_say_so(options: list[str], tmp_path: Path) -> None:
         trace("ls", tmp_path, "--sort=-colour")
 
 
-def test_columns_are_not_exported_to_where_they_would_be_read_as_more_traces(directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="would be read as more trajectories") as refused:
-        trace("export", directory, "--parquet", "-o", directory / "all.traces.parquet")
-    assert refused.value.remedy == "name it all.parquet" and not (directory / "all.traces.parquet").exists()
-    trace("export", directory, "--parquet", "-o", tmp_path / "all.traces.parquet")
-
-
 def test_export_to_columns(directory: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -233,5 +226,7 @@ def test_leaves_of_a_tree_show_what_they_share_or_why_they_do_not(tmp_path: Path
     ]
     # The index reads the same from an archive.
     for file in tmp_path.glob("*/*.jsonl"):
-        rows = rows_of(archive(file), ARCHIVED)
-        assert list(map(entry_of_row, rows)) == [entry_of(each) for each in read_traces(file.parent)]
+        kept = Archive(archive(file)).entries()
+        assert kept is not None and [entry for _, entry in kept] == [
+            entry_of(each) for each in read_traces(file.parent)
+        ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import MCPServer
 from rich.console import Console
+from trace_samples import read_file
 from worlds import ROLE, environment, opened, play, task
 
 from gateway.config.pydantic_errors import validate
@@ -29,9 +30,8 @@ from rollout.loop.limits import Limits
 from rollout.loop.trajectory import ToolAgent
 from rollout.loop.turns import Turns
 from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
-from rollout.trace.archive import archive, read_archive
+from rollout.trace.archive import archive
 from rollout.trace.events import MarkKind
-from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.reader import Traces
 from rollout.trace.record import StopReason, Trace
 from rollout.trace.store import TraceStore
@@ -406,9 +406,7 @@ async def test_trace_explain_says_what_became_of_summaries(tmp_path: Path) -> No
 
 def archived(directory: Path) -> Trace:
     (journal,) = directory.glob("*.jsonl")
-    archive(journal)
-    (path,) = directory.glob(f"*{ARCHIVE_SUFFIX}")
-    (kept,) = read_archive(path)
+    (kept,) = read_file(archive(journal))
     return kept
 
 

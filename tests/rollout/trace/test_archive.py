@@ -1,4 +1,4 @@
-"""What goes into an archive comes out of it, position by position; and other programs read its columns."""
+"""What goes into an archive comes out of it, position by position; and an export has the same in columns."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from hypothesis import HealthCheck, given, settings
 from pydantic import TypeAdapter
 from random_traces import traces
 from structlog.testing import capture_logs
-from trace_samples import recorded_trace
+from trace_samples import archived, read_file, recorded_trace
 
 from gateway.errors import ConfigError
-from gateway.types import Content, ContentKind, ToolResult
 from mcp_servers.user_simulator.recordings import load_recordings
-from rollout.trace.archive import ArchiveReader, archive, read_archive, write_archive
-from rollout.trace.columns import schema
-from rollout.trace.events import UserEvent
-from rollout.trace.files import ARCHIVE_SUFFIX, archive_of
-from rollout.trace.journal import from_json, to_json
+from rollout.trace.archive import Archive, archive
+from rollout.trace.columns import schema, write_columns
+from rollout.trace.entries import SELECTABLE, entry_of, selectable
+from rollout.trace.files import archive_of
+from rollout.trace.journal import from_json, pieces, to_json
+from rollout.trace.lines import lines_of
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
+from rollout.trace.segment import packed, unpacked
 from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
+NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -43,17 +44,39 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @EXAMPLES
 @given(traces())
 def test_every_record_comes_out_of_an_archive_as_it_went_in(directory: Path, trace: Trace) -> None:
-    path = directory / f"one{ARCHIVE_SUFFIX}"
     as_recorded = from_json(to_json(trace))
-    write_archive(path, [trace, trace])
-    assert list(read_archive(path)) == [as_recorded, as_recorded]
-    assert ArchiveReader(path).read(1) == as_recorded
+    assert as_recorded == trace
+    path = archived(directory, "one", [trace, trace])
+    assert read_file(path) == [as_recorded, as_recorded]
+    entries = Archive(path).entries()
+    assert entries is not None
+    for place, entry in entries:
+        assert json.loads(json.dumps(entry_of(trace))) == entry
+        assert from_json(next(Archive(path).lines(place))[1]) == as_recorded
+
+
+@EXAMPLES
+@given(traces())
+def test_columns_have_what_the_record_has(directory: Path, trace: Trace) -> None:
+    path = directory / "one.parquet"
+    assert write_columns(path, [trace]) == 1
+    (row,) = pq.read_table(path).to_pylist()
+    assert {name: row[name] for name in SELECTABLE} == selectable(trace)
+    assert [each["content"] for each in row["generations"]] == [turn.content for turn in trace.turns]
+    calls = [[call["text"] for call in each["tools"]] for each in row["generations"]]
+    assert calls == [[event.text for event in turn.tools] for turn in trace.turns]
+    for found, segment in zip(row["segments"], (*trace.earlier, trace), strict=True):
+        assert {name: found[name] for name in NUMBERS} == {name: getattr(segment, name) for name in NUMBERS}
 
 
 @EXAMPLES
 @given(traces())
 def test_a_record_is_written_in_pieces_as_pydantic_writes_it(trace: Trace) -> None:
-    assert json.loads(to_json(trace)) == json.loads(TypeAdapter(Trace).dump_json(trace, by_alias=True))
+    as_numbers = json.loads(to_json(trace))
+    for segment in (*as_numbers["earlier"], as_numbers):
+        segment["logprobs"] = unpacked(segment["logprobs"])
+    assert as_numbers == json.loads(TypeAdapter(Trace).dump_json(trace, by_alias=True))
+    assert b"".join(pieces(trace)) == to_json(trace)
 
 
 def test_a_record_may_have_integers_of_any_length() -> None:
@@ -63,81 +86,26 @@ def test_a_record_may_have_integers_of_any_length() -> None:
     assert from_json(to_json(trace)) == trace
 
 
-def test_log_probabilities_are_kept_as_float32_and_only_where_a_token_was_sampled(tmp_path: Path) -> None:
-    trace = recorded_trace()
-    trace.logprobs[0] = -0.1  # no float32 has this value
-    trace.add_context(Edit(appended=[9, 9, 9]))
-    write_archive(tmp_path / f"a{ARCHIVE_SUFFIX}", [trace])
-    (read,) = read_archive(tmp_path / f"a{ARCHIVE_SUFFIX}")
-    assert read.logprobs == array("f", trace.logprobs).tolist()
-    (segment,) = pq.read_table(tmp_path / f"a{ARCHIVE_SUFFIX}").column("segments")[0].as_py()
-    assert len(segment["logprobs"]) == 2 and len(segment["response_ids"]) == 5
+def test_log_probabilities_are_kept_as_the_float32_that_is_trained() -> None:
+    numbers = [-0.1, -1e-30, -3.5, 0.0] * 40_000  # several texts
+    assert unpacked(packed(numbers)) == array("f", numbers).tolist() and len(packed(numbers)) == 3
 
 
-def test_no_text_is_stored_twice(tmp_path: Path) -> None:
-    names = ("said", "thought", "result", "user", "argument")
-    texts = {name: f"{name} " + random.Random(name).randbytes(200).hex() for name in names}
-    trace = recorded_trace()
-    call = Call(name="x", arguments={"a": texts["argument"]})
-    completion = Completion(ids=[3, 4], logprobs=[-0.5, -1.5], finish_reason=FinishReason.STOP)
-    parsed = Parsed(content=texts["said"], thinking=texts["thought"], calls=(call,))
-    trace.add_completion(completion, parsed, Edit(appended=[3, 4]), mask_thinking=False)
-    trace.messages += trace.add_calls(
-        [call], [ToolResult(content=(Content(kind=ContentKind.TEXT, text=texts["result"]),))]
-    )
-    trace.add_completion(completion, Parsed(content="Ok."), Edit(appended=[3]), mask_thinking=False)
-    trace.add_user(UserEvent(seq=1, message=texts["user"], done=True))
-    trace.messages.append({"role": "user", "content": texts["user"]})
-    write_archive(tmp_path / f"a{ARCHIVE_SUFFIX}", [trace])
-    row = str(pq.read_table(tmp_path / f"a{ARCHIVE_SUFFIX}").to_pylist())
-    assert {name: row.count(text) for name, text in texts.items()} == dict.fromkeys(texts, 1)
-    assert list(read_archive(tmp_path / f"a{ARCHIVE_SUFFIX}")) == [trace]
+def test_the_index_makes_entries_of_another_version_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout.trace.archive.VERSION", 1)
+    archived(tmp_path, "a", map(recorded_trace, "abc"))
+    monkeypatch.undo()
+    with Traces(tmp_path) as traces:
+        assert [traces.read(entry).id for entry in traces.entries()] == ["a", "b", "c"]
 
 
-def test_an_archive_of_another_version_is_refused_with_its_name(tmp_path: Path) -> None:
-    write_archive(tmp_path / f"new{ARCHIVE_SUFFIX}", [recorded_trace()])
-    table = pq.read_table(tmp_path / f"new{ARCHIVE_SUFFIX}")
-    pq.write_table(table.replace_schema_metadata({b"mcp-rollout.traces": b"1"}), tmp_path / f"old{ARCHIVE_SUFFIX}")
-    with pytest.raises(ConfigError, match=r"old\.traces\.parquet: trace archive of version 1, this program reads 4"):
-        list(read_archive(tmp_path / f"old{ARCHIVE_SUFFIX}"))
-
-
-def test_archives_of_several_environments_have_one_schema(tmp_path: Path) -> None:
+def test_exports_of_several_environments_have_one_schema(tmp_path: Path) -> None:
     for environment in ("retail", "calculator", "research"):
         trace = recorded_trace(environment)
         trace.task = trace.task.model_copy(update={"environment": environment})
         trace.reward = Reward(score=1.0, parts={environment: 1.0})
-        write_archive(tmp_path / f"{environment}{ARCHIVE_SUFFIX}", [trace])
+        write_columns(tmp_path / f"{environment}.parquet", [trace])
     assert all(pq.read_schema(path).equals(schema()) for path in tmp_path.iterdir())
-
-
-def test_an_archive_from_before_tasks_had_calls_is_read(tmp_path: Path) -> None:
-    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
-    write_archive(path, [recorded_trace("a")])
-    pq.write_table(pq.read_table(path).drop_columns(["world_calls"]), path)
-    assert [trace.id for trace in read_archive(path)] == ["a"]
-
-
-def test_an_archive_that_lacks_a_column_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
-    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
-    write_archive(path, [recorded_trace("a")])
-    pq.write_table(pq.read_table(path).drop_columns(["control_text"]), path)
-    TraceStore(tmp_path).append(recorded_trace("b"))
-    with pytest.raises(ConfigError, match=r"a\.traces\.parquet: lacks the columns control_text"):
-        list(read_archive(path))
-    with capture_logs() as logs:
-        assert [trace.id for trace in read_traces(tmp_path)] == ["b"]
-    assert [entry["event"] for entry in logs] == ["skipped"] and "control_text" in str(logs[0])
-    with capture_logs(), Traces(tmp_path) as traces:
-        assert [entry["id"] for entry in traces.entries()] == ["b"]
-
-
-def test_a_replayed_user_names_an_archive_that_lacks_a_column(tmp_path: Path) -> None:
-    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
-    write_archive(path, [recorded_trace("a")])
-    pq.write_table(pq.read_table(path).drop_columns(["user_replies"]), path)
-    with pytest.raises(ValueError, match=r"a\.traces\.parquet: an archive without the columns user_replies"):
-        load_recordings(str(tmp_path))
 
 
 def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
@@ -163,19 +131,27 @@ def test_a_torn_archive_hides_nothing_else_and_is_named(tmp_path: Path) -> None:
         journal.unlink()
 
 
-def test_an_archive_that_is_damaged_before_its_footer_hides_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
-    write_archive(path, [recorded_trace("a")])
+def test_an_archive_that_is_damaged_before_its_table_hides_nothing_else(tmp_path: Path) -> None:
+    path = archived(tmp_path, "a", [recorded_trace("a")])
     TraceStore(tmp_path).append(recorded_trace("b"))
     with Traces(tmp_path) as traces:
         entries = {entry["id"]: entry for entry in traces.entries()}
         whole = path.read_bytes()
-        footer = 8 + int.from_bytes(whole[-8:-4], "little")
-        path.write_bytes(whole[:4] + b"\xff" * (len(whole) - 4 - footer) + whole[-footer:])
+        table = 8 + 2 * 8 + 9  # of the lines and of the entries
+        path.write_bytes(b"\xff" * (len(whole) - table) + whole[-table:])
         with capture_logs() as logs, pytest.raises(ConfigError):
             traces.read(entries["a"])
         assert [entry["id"] for entry in traces.entries()] == ["b"]
     assert [Path(entry["file"]) for entry in logs if entry["event"] == "skipped"] == [path]
+
+
+def test_an_archive_of_several_frames_is_read_from_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout.trace.archive._FRAME", 5000)  # two records
+    path = archived(tmp_path, "a", map(recorded_trace, "abcdefg"))
+    lines = list(lines_of(path))
+    assert [from_json(line).id for _, line in lines] == list("abcdefg")
+    for number, (place, _) in enumerate(lines):
+        assert list(lines_of(path, place)) == lines[number:]
 
 
 def test_a_journal_cut_anywhere_loses_the_record_at_the_cut_only(tmp_path: Path) -> None:

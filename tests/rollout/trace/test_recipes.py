@@ -1,4 +1,4 @@
-"""The recipes of docs/traces.md run as they stand, on archives of several environments."""
+"""The recipes of docs/traces.md run as they stand, on exports of several environments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from published_schemas import schemas
 from trace_samples import recorded_trace
 
-from rollout.trace.archive import write_archive
-from rollout.trace.files import ARCHIVE_SUFFIX
+from rollout.trace.columns import write_columns
 from rollout.trace.reader import Traces
 from rollout.trace.record import Reward, Trace
 from rollout.trace.store import TraceStore
@@ -34,10 +33,8 @@ def blocks(language: str) -> list[str]:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recipes")
     for number, environment in enumerate(("retail", "calculator", "research")):
-        write_archive(
-            directory / f"{environment}{ARCHIVE_SUFFIX}", [trace_of(environment, number, row) for row in range(4)]
-        )
-    # What lies beside the archives of a training.
+        write_columns(directory / f"{environment}.parquet", [trace_of(environment, number, row) for row in range(4)])
+    # What lies beside the exports of a training.
     numbers = {"mask": [False, True], "sampled_logprobs": [-0.5, -1.5], "trainer_logprobs": [-0.5, -1.0]}
     segment = TrainedSegment(trace="", segment=0, step=1, uid="u", sample=0, output=0, **numbers, advantages=[0.0, 0.5])
     trained = [replace(segment, trace=name, entropy=entropy) for name, entropy in TRAINED.items()]

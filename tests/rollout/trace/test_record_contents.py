@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, TextContent
+from trace_samples import read_file
 from worlds import environment, opened, play, saying
 
 from gateway.types import SERVER_TIME_META, ToolResult
@@ -18,11 +19,12 @@ from rollout.engines.scripted import WithoutModel
 from rollout.environment.config import load_environment
 from rollout.evaluation.resume import evaluation_record
 from rollout.formats import hermes
-from rollout.trace.archive import archive, read_archive
+from rollout.trace.archive import archive
 from rollout.trace.entries import COLUMNS
 from rollout.trace.journal import from_json
 from rollout.trace.reader import Traces
 from rollout.trace.run_record import read_run_records, write_run_record
+from rollout.trace.segment import unpacked
 from rollout.types import Call
 
 pytestmark = pytest.mark.anyio
@@ -57,18 +59,18 @@ def archived(directory: Path) -> dict[str, Any]:
     """The record of the journal, which its archive has as well."""
     (journal,) = directory.glob("*.jsonl")
     line = journal.read_text()
-    (kept,) = read_archive(archive(journal))
+    (kept,) = read_file(archive(journal))
     assert kept == from_json(line)
     return json.loads(line)
 
 
 async def test_a_record_has_identity_tokens_turns_and_outcome(record: dict[str, Any]) -> None:
-    assert record["schema_version"] == 2 and record["id"]
+    assert record["schema_version"] == 3 and record["id"]
     assert record["task"].keys() >= {"environment", "task", "seed", "tools", "later_tools", "prompt", "answer"}
     origin = ("row", "sample", "step", "split", "validate", "uid", "attempt", "parent", "branched_at", "engine")
     assert record["origin"].keys() == set(origin)
     response = len(record["response_ids"])
-    assert record["prompt_ids"] and len(record["loss_mask"]) == len(record["logprobs"]) == response
+    assert record["prompt_ids"] and len(record["loss_mask"]) == len(unpacked(record["logprobs"])) == response
     assert record["spans"][0].keys() == {"kind", "turn", "start", "end"} and record["earlier"] == []
     assert [message["role"] for message in record["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert record["stop_reason"] == "answered" and record["failure"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from memory import peak_growth
 from structlog.testing import capture_logs
-from trace_samples import recorded_trace
+from trace_samples import archived, recorded_trace
 
 from gateway.errors import ConfigError
 from rollout.environment.parquet import read_rows
-from rollout.trace.archive import ArchiveReader, read_archive, write_archive
-from rollout.trace.columns import schema
-from rollout.trace.files import ARCHIVE_SUFFIX, TornArchive
+from rollout.trace.files import TornArchive
+from rollout.trace.lines import lines_of
 from rollout.trace.reader import Traces
 
 MIB = 1 << 20
@@ -60,17 +60,29 @@ def test_rows_that_unpack_to_gigabytes_are_refused(value: str, times: int, tmp_p
 
 
 def test_an_archive_that_unpacks_to_gigabytes_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / f"a{ARCHIVE_SUFFIX}"
-    rows = {field.name: pa.nulls(150_000, field.type) for field in schema()}
-    pq.write_table(pa.table(rows, schema=schema()), path, compression="zstd")
-    for read in (lambda: list(read_archive(path)), lambda: ArchiveReader(path).read(0)):
-        with pytest.raises(TornArchive, match="unpacks to far more than its size"):
-            read()
-    write_archive(tmp_path / f"b{ARCHIVE_SUFFIX}", [recorded_trace("whole")] * 3)
-    with capture_logs() as logs, Traces(tmp_path) as traces:
+    path = archived(tmp_path, "a", [recorded_trace()])
+    content = path.read_bytes()
+    begin, end = len(content) - 9 - 2 * 8, len(content) - 9 - 8  # of the table, the frame of lines
+    packed, _ = struct.unpack("<II", content[begin:end])
+    path.write_bytes(content[:begin] + struct.pack("<II", packed, (1 << 30) + 1) + content[end:])
+    archived(tmp_path, "b", [recorded_trace("whole")] * 3)
+    with peak_growth() as growth, capture_logs() as logs, Traces(tmp_path) as traces:
         assert traces.count() == 3
     (skipped,) = [line for line in logs if line["event"] == "skipped"]
-    assert skipped["file"] == str(path) and "unpacks to far more" in skipped["problem"]
+    assert skipped["file"] == str(path) and "unpacks to far more" in skipped["problem"] and growth() < 500 * MIB
+
+
+def test_a_frame_that_unpacks_to_more_than_it_says_is_refused(tmp_path: Path) -> None:
+    path = archived(tmp_path, "a", [recorded_trace()])
+    frame = pa.Codec("zstd").compress(bytes(1 << 30), asbytes=True)
+    content = path.read_bytes()
+    begin, end = len(content) - 9 - 2 * 8, len(content) - 9 - 8
+    packed, size = struct.unpack("<II", content[begin:end])
+    table = struct.pack("<II", len(frame), size)
+    path.write_bytes(frame + content[packed:begin] + table + content[end:])
+    with peak_growth() as growth, pytest.raises(TornArchive, match="has a damaged part"):
+        list(lines_of(path))
+    assert growth() < 500 * MIB
 
 
 def test_rows_that_compress_well_are_read(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from random_traces import traces
+from trace_samples import archived, read_file
 
-from rollout.trace.archive import read_archive, write_archive
-from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.record import Trace
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -31,18 +30,16 @@ def test_verl_receives_the_archived_ids_masks_and_log_probabilities(
     assume(any(segment.turns_sampled for segment in (*trace.earlier, trace)))
     for segment in (*trace.earlier, trace):
         segment.images = 0  # verl receives images as pictures, which the made-up ones are not
-    path = tmp_path_factory.getbasetemp() / f"one{ARCHIVE_SUFFIX}"
-    write_archive(path, [trace])
-    (archived,) = read_archive(path)
-    segments = [*archived.earlier, archived]
+    (kept,) = read_file(archived(tmp_path_factory.getbasetemp(), "one", [trace]))
+    segments = [*kept.earlier, kept]
     for output in to_outputs(trace, ()):
         received = output.as_dict()
-        assert output.extra_fields[TRACE_KEY] == archived.id
+        assert output.extra_fields[TRACE_KEY] == kept.id
         segment = segments[output.extra_fields[SEGMENT_KEY]]
         assert received["prompts"].tolist() == segment.prompt_ids
         assert received["responses"].tolist() == segment.response_ids
         assert received["response_mask"].tolist() == segment.loss_mask
-        if archived.has_logprobs:
+        if kept.has_logprobs:
             assert torch.equal(received["rollout_log_probs"], torch.tensor(segment.logprobs, dtype=torch.float32))
         else:
             assert "rollout_log_probs" not in received

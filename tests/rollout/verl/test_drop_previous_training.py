@@ -14,10 +14,11 @@ import pytest
 from agent_training import assert_every_token_is_the_engines_or_rendered
 from echo_training import CONVERSED, prepare_training
 from engine_log import read_generations, read_records, rewards_differ, samples_of
+from trace_samples import read_file
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-from rollout.trace.archive import archive, read_archive
+from rollout.trace.archive import archive
 from rollout.trace.files import ARCHIVE_SUFFIX
 from rollout.trace.trained import read_trained
 from rollout.trace.trained_segment import digest
@@ -105,7 +106,7 @@ def test_scores_count_a_trajectory_once(run: Run) -> None:
 def test_what_was_trained_on_is_the_archive_position_by_position(run: Run) -> None:
     archives = sorted((run.home / "traces").glob(f"*{ARCHIVE_SUFFIX}"))
     assert archives and not list((run.home / "traces").glob("*.jsonl"))
-    traces = {trace.id: trace for path in archives for trace in read_archive(path)}
+    traces = {trace.id: trace for path in archives for trace in read_file(path)}
     trained = list(read_trained(run.home / "traces"))
     assert {each.step for each in trained} == {1, 2, 3} and not any(each.dropped for each in trained)
     found = {(each.trace, each.segment) for each in trained}

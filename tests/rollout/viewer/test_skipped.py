@@ -29,13 +29,13 @@ def test_a_reader_warns_of_each_torn_file_once(tmp_path: Path) -> None:
     store.append(recorded("b"))
     with journal.open("ab") as file:
         file.write(b'{"killed')
-    (tmp_path / "archived.traces.parquet").write_bytes(b"PAR1 half")
+    (tmp_path / "archived.jsonl.zst").write_bytes(b"half")
     (tmp_path / "broken.run.json").write_text("{")
     whole = write_trained(
         tmp_path, 7, [TrainedSegment(trace="c", segment=0, step=7, uid="u", sample=0, output=0, dropped="filtered")]
     )
     whole.with_name(f"00000007-0{SUFFIX}").write_bytes(b"half")
-    names = [journal.name, "archived.traces.parquet", "broken.run.json", f"00000007-0{SUFFIX}"]
+    names = [journal.name, "archived.jsonl.zst", "broken.run.json", f"00000007-0{SUFFIX}"]
     for _ in range(2):  # the second time the index knows the journal
         with capture_logs() as logs, Traces(tmp_path) as traces:
             for _ in range(3):
