@@ -143,7 +143,8 @@ class Policy(Protocol):
         A turn that reached its thinking budget is continued by a second call, whose `ids` end with the turn so far.
 
         Args:
-            ids: a copy, which a policy may keep and change.
+            ids: the trajectory's own list, since a copy would be a good part of what a long turn costs. A policy copies
+                the ids that it keeps or changes; one that changes the list fails the trajectory.
         """
         ...
 

@@ -8,9 +8,10 @@ import anyio
 import structlog
 
 from gateway.errors import innermost
-from rollout.errors import AgentError, AgentTimeout
+from rollout.errors import AgentError, AgentTimeout, EngineError
 from rollout.loop.agent import Agent
 from rollout.loop.limits import cancellations
+from rollout.loop.thinking import CHANGED
 from rollout.loop.turns import TrajectoryOver, Turns
 from rollout.trace.record import StopReason, Trace
 
@@ -27,6 +28,7 @@ async def supervise(agent: Agent, turns: Turns, trace: Trace) -> None:
 
     Raises:
         GatewayError, RolloutError, Exception: what broke in the library, also where the agent caught it.
+        EngineError: the policy changed the context that it was given.
         AgentError: the agent raised, took no turn, wrote into the trace, or did not end.
     """
     close_s = turns.limits.agent_close_timeout_s
@@ -92,11 +94,13 @@ def _agent_error(error: BaseException) -> AgentError:
 
 
 def _check(trace: Trace) -> None:
-    """Raises AgentError where ids, mask and logprobs do not fit together: the agent wrote into the trace itself."""
+    """Raises EngineError or AgentError where the policy's context, ids, mask and logprobs do not fit together."""
     fits = (
         len(each.response_ids) == len(each.loss_mask) == len(each.logprobs)
         and sum(each.loss_mask) <= each.sampled_tokens
         for each in (*trace.earlier, trace)
     )
-    if trace.context != trace.prompt_ids + trace.response_ids or not all(fits):
+    if not all(fits):
         raise AgentError("the agent wrote into the trace: its ids, mask and logprobs do not fit together")
+    if trace.context != trace.prompt_ids + trace.response_ids:
+        raise EngineError(CHANGED)

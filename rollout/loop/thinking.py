@@ -24,6 +24,7 @@ from rollout.types import Completion, FinishReason, Policy, ThoughtMarkers, Toke
 
 log = structlog.get_logger(__name__)
 
+CHANGED = "the policy changed the ids that it was given; it has to copy those that it keeps or changes"
 _MARKER_TOKENS = 8
 """The most tokens of an opening marker and the newlines around it."""
 
@@ -102,18 +103,21 @@ async def generate(
     )
 
 
-async def asked(policy: Policy, ids: Sequence[int], *, max_tokens: int, turn: int) -> Completion:
+async def asked(policy: Policy, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
     """What the policy returned, once it was checked; policies are other people's programs as well.
 
-    It is given a copy of the ids. Raises `EngineError`.
+    Raises `EngineError`.
     """
+    length = len(ids)
     try:
-        completion: Any = await policy.generate(list(ids), max_tokens=max_tokens, turn=turn)
+        completion: Any = await policy.generate(ids, max_tokens=max_tokens, turn=turn)
     except (ConfigError, GatewayError, RolloutError):
         raise
     except Exception as error:  # the policy's boundary
         log.warning("policy failed", exc_info=error)
         raise EngineError(f"the policy raised {type(error).__name__}: {error}") from error
+    if len(ids) != length:
+        raise EngineError(CHANGED)
     if not isinstance(completion, Completion):
         raise EngineError(f"the policy returned {type(completion).__name__} in place of a Completion")
     if completion.logprobs is not None and len(completion.logprobs) != len(completion.ids):

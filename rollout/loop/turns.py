@@ -362,7 +362,7 @@ class Turns:
                 self._trace.stop_reason = StopReason.TOKEN_LIMIT
                 raise TrajectoryOver
             turn = len(self._trace.turns)
-            completion = await asked(self._policy, prompt, max_tokens=min(most), turn=turn)
+            completion = await asked(self._policy, list(prompt), max_tokens=min(most), turn=turn)
             return Aside(await tokens.parse(completion.ids, tools), prompt, completion)
 
     def unshowable(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:

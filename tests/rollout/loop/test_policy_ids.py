@@ -1,4 +1,4 @@
-"""What a policy does with the ids that it is given changes no trace, and what it returns is checked."""
+"""A policy that changes the ids which it is given fails its trajectory, and what it returns is checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollout.process import exempt
 from rollout.tokens.chatml import IM_END, ByteTokens
 from rollout.trace.record import Trace
 from rollout.trace.store import read_traces
-from rollout.types import Call, Completion, FinishReason, Policy
+from rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 TURNS = 4
@@ -56,45 +56,26 @@ def ids_of(trace: Trace) -> list[int]:
     return trace.context
 
 
-def change(ids: list[int]) -> None:
-    ids[-1] += 1
-    ids.sort()
-    ids += [7, 8, 9]
-
-
-async def test_a_policy_that_keeps_and_changes_its_ids_leaves_the_same_trace(tmp_path: Path) -> None:
+async def test_a_policy_that_keeps_its_ids_leaves_the_same_trace(tmp_path: Path) -> None:
     plain = Doing(len)
     expected = ids_of(await played(plain, tmp_path / "plain"))
     kept: list[list[int]] = []
-
-    def keep(ids: list[int]) -> None:
-        kept.append(ids)
-        for each in kept:
-            change(each)
-
-    changing = Doing(keep)
-    assert ids_of(await played(changing, tmp_path / "changing")) == expected
-    assert changing.read == plain.read
+    keeping = Doing(kept.append)
+    assert ids_of(await played(keeping, tmp_path / "keeping")) == expected
+    assert keeping.read == plain.read
 
 
-async def test_what_a_policy_appended_is_not_read_by_the_second_request_of_a_turn(tmp_path: Path) -> None:
-    class Decoding:
-        """Appends each id as it samples it."""
+def change_the_last(ids: list[int]) -> None:
+    ids[-1] += 1
 
-        def __init__(self) -> None:
-            self.read: list[list[int]] = []
 
-        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-            self.read.append(list(ids))
-            text = ByteTokens().encode("Done." + IM_END if len(self.read) > 1 else "<think>\nlong thought")
-            ids += text[:max_tokens]
-            reason = FinishReason.LENGTH if len(text) > max_tokens else FinishReason.STOP
-            return Completion(ids=text[:max_tokens], logprobs=[-0.5] * len(text[:max_tokens]), finish_reason=reason)
-
-    policy = Decoding()
-    trace = await played(policy, tmp_path, thinking={"tokens_per_turn": 9})
-    assert trace.turns[0].content == "Done." and len(policy.read) == 2
-    assert policy.read[1] == trace.context[: len(policy.read[1])]
+@pytest.mark.parametrize("act", [list.sort, change_the_last, lambda ids: ids.append(7), list.pop])
+async def test_a_policy_that_changes_its_ids_fails_its_trajectory(
+    act: Callable[[list[int]], object], tmp_path: Path
+) -> None:
+    trace = await played(Doing(act), tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "engine_error"
+    assert "changed the ids" in trace.failure.message and trace.reward is None
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("-inf"), None])

@@ -95,7 +95,7 @@ async def test_turn_400_touches_at_most_half_as_many_elements_more_than_turn_5(t
     class Watching:
         async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
             if turn:
-                own.append(Counted.touched - len(ids))  # without the copy that this is given
+                own.append(Counted.touched)
             count(trace)
             call = Call(name="number", arguments={"n": 100 + turn})
             sampled = ByteTokens().encode(hermes.write(thinking="So.", calls=[call]) + IM_END)
