@@ -24,7 +24,7 @@ class Difference:
     """One place with another value in each of two values."""
 
     path: str
-    """Where it is, with the indexes of lists: `structured.stat[0].mtime`. Empty for the whole value."""
+    """Where it is, list items by index and by their name if they have one: `[0 (stat)].content`. Empty for the whole."""
     names: tuple[str, ...]
     """The fields on the way to it."""
     before: Any
@@ -56,12 +56,19 @@ def differences(before: Any, now: Any, path: str = "", names: tuple[str, ...] = 
     elif isinstance(before, list) and isinstance(now, list):
         pairs = zip_longest(cast("list[Any]", before), cast("list[Any]", now), fillvalue=_ABSENT)
         for number, (first, second) in enumerate(pairs):
-            yield from differences(first, second, f"{path}[{number}]", names)
+            yield from differences(first, second, f"{path}[{_place(number, first, second)}]", names)
     elif isinstance(before, bool) or isinstance(now, bool):
         if before is not now:
             yield Difference(path, names, before, now)
     elif before != now and not (before != before and now != now):  # two NaN are equal
         yield Difference(path, names, before, now)
+
+
+def _place(number: int, *values: Any) -> str:
+    """Where a value stands in a list, with its name: that of the tool whose result it is."""
+    names = (cast("Mapping[Any, Any]", value).get("name") for value in values if isinstance(value, Mapping))
+    name = next((name for name in names if isinstance(name, str)), None)
+    return str(number) if name is None else f"{number} ({name[:_SHOWN]})"
 
 
 def excerpts(before: str, now: str) -> tuple[int | None, str, str]:

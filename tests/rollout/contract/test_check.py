@@ -366,7 +366,7 @@ def test_of_a_foreign_server_ids_count_as_equal_and_only_the_tasks_tools_are_cal
     made = Environment.model_validate({"name": "stamps", "servers": {"stamps": entry}, "reward": {"weights": {}}})
     report = examined(made, task=ListedTask(task="x", seed=3, tools=["stamp"]))
     assert (Clause.RESET in report.failed) is failed, report.results
-    assert not failed or "(stamp).content" in said(report, Clause.RESET)
+    assert not failed or "(stamp)].content" in said(report, Clause.RESET)
 
 
 THOUGHTS = """
