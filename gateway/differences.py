@@ -24,7 +24,7 @@ class Difference:
     """One place with another value in each of two values."""
 
     path: str
-    """Where it is, list items by index and by their name if they have one: `[0 (stat)].content`. Empty for the whole."""
+    """Where it is, list items by index and by name if they have one: `[0 (stat)].content`. Empty: the value itself."""
     names: tuple[str, ...]
     """The fields on the way to it."""
     before: Any
