@@ -115,7 +115,7 @@ $(PROGRAMS_DIR)/.installed: $(wildcard tests/third_party/programs/*.json) tests/
 	$(CLIENTS_VENV)/programs/bin/python -m pip install --quiet --no-deps --requirement tests/third_party/clients/programs.txt
 	@touch $@
 
-# The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_servers.bfcl and its tests.
+# The Berkeley Function Calling Leaderboard's data, classes and checker, for mcp_rollout.mcp_servers.bfcl and its tests.
 bfcl: $(VENV)/.bfcl
 
 $(VENV)/.bfcl: constraints/bfcl.txt $(VENV)/.installed

@@ -18,8 +18,8 @@ from benchmarks.calls import CALLERS, TYPICAL, CallCost, measure_calls
 from benchmarks.leases import measure_leases
 from benchmarks.runs import Repeats, medians, report, run_cell
 from benchmarks.sessions_command import bench_sessions
-from rollout.cli.app import exit_with, main, quiet_logs
-from rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, output_console, print_json
+from mcp_rollout.rollout.cli.app import exit_with, main, quiet_logs
+from mcp_rollout.rollout.cli.options import AsJson, EnvironmentsDir, File, load_target, output_console, print_json
 
 app = typer.Typer(
     result_callback=exit_with,
@@ -93,7 +93,9 @@ def bench_lease(
 def bench_start(
     forks: Annotated[int, typer.Option(min=1, help="Processes that are forked and held.")] = 200,
     spawns: Annotated[int, typer.Option(min=1, help="Processes that are spawned and held.")] = 6,
-    module: Annotated[str, typer.Option("-m", help="The server, as a module of Python.")] = "mcp_servers.retail",
+    module: Annotated[
+        str, typer.Option("-m", help="The server, as a module of Python.")
+    ] = "mcp_rollout.mcp_servers.retail",
     repeats: Repeats = 1,
     as_json: AsJson = False,
 ) -> int:

@@ -8,7 +8,7 @@ from random import Random
 
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.kit import READ, Harness, Message, Reply, Score, Split, Splits, TaskItem, serve
+from mcp_rollout.mcp_servers.kit import READ, Harness, Message, Reply, Score, Split, Splits, TaskItem, serve
 
 TASKS = Splits("audit", {"train": 600, "test": 600})
 USER_TURNS = 3

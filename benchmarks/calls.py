@@ -19,11 +19,11 @@ from mcp import Client, StdioServerParameters
 
 from benchmarks.echo_server import STDIO_ARGUMENTS, create_server, http_server
 from benchmarks.floor import Ask, over_http, over_stdio
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from gateway.types import SEED_META, TRAJECTORY_META
-from mcp_servers.kit import InProcess
-from rollout.process import tune_collector
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.types import SEED_META, TRAJECTORY_META
+from mcp_rollout.mcp_servers.kit import InProcess
+from mcp_rollout.rollout.process import tune_collector
 
 Call = Callable[[], Awaitable[Any]]
 Floor = AbstractAsyncContextManager[Ask]

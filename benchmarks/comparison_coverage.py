@@ -16,7 +16,7 @@ from collections.abc import Callable
 from random import Random
 from statistics import fmean, median
 
-from rollout.evaluation.comparison import paired
+from mcp_rollout.rollout.evaluation.comparison import paired
 
 Pair = tuple[float, float]
 ROWS = (5, 8, 12, 20, 40, 100, 200)

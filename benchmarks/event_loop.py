@@ -22,10 +22,10 @@ from typing import Any
 import structlog
 
 from benchmarks.callbacks import Callbacks, timed
-from gateway.config.models import GatewayConfig
-from gateway.errors import GatewayError
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
 
 logging.disable(logging.CRITICAL)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -16,8 +16,8 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rollout.decoding.batch import ContinuousBatch, Request
-from rollout.decoding.sampling import Sampling
+from mcp_rollout.rollout.decoding.batch import ContinuousBatch, Request
+from mcp_rollout.rollout.decoding.sampling import Sampling
 
 
 def made(name: str | None, options: argparse.Namespace) -> tuple[ContinuousBatch, list[Request]]:

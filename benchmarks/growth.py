@@ -30,17 +30,17 @@ from mcp.server.mcpserver import MCPServer
 from benchmarks.costs import cpu_s, descendants
 from benchmarks.server_programs import sweepers_of
 from benchmarks.wait_server import MODULE
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.process import tune_collector
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Completion, ModelTokens
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.process import tune_collector
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Completion, ModelTokens
 
 ASKED = "Sum up now"
 AT_TOKENS = 6600
@@ -187,8 +187,8 @@ if __name__ == "__main__":
     for count in given.processes:
         anyio.run(ending, count)
     if given.turns:
-        from rollout.tokens.verl_builder import load_tokens
-        from rollout.verl_cpu.tiny_model import make_tiny_model
+        from mcp_rollout.rollout.tokens.verl_builder import load_tokens
+        from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
         with TemporaryDirectory() as model:
             tokens = load_tokens(str(make_tiny_model(Path(model), hidden=64, layers=1)))

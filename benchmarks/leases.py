@@ -11,10 +11,10 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 
 from benchmarks.costs import quantile
-from gateway.config.models import GatewayConfig, Kind
-from gateway.gateway import Gateway
-from gateway.types import SEED_META, TRAJECTORY_META, Role
-from rollout.environment.harness import list_tasks
+from mcp_rollout.gateway.config.models import GatewayConfig, Kind
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.types import SEED_META, TRAJECTORY_META, Role
+from mcp_rollout.rollout.environment.harness import list_tasks
 
 
 async def measure_leases(config: GatewayConfig, count: int) -> dict[str, float]:

@@ -23,20 +23,20 @@ import anyio
 from benchmarks.callbacks import timed
 from benchmarks.costs import cpu_by_process, cpu_since_s, descendants
 from benchmarks.runs import print_figures
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.scripted import expert_script
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin, Task
-from rollout.evaluation.play import Job, Lengths, load_environments, play_all
-from rollout.process import tune_collector
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.run_record import TokenIds
-from rollout.trace.store import TraceStore
-from rollout.types import Completion, Policy, TokenBuilder
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import expert_script
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.evaluation.play import Job, Lengths, load_environments, play_all
+from mcp_rollout.rollout.process import tune_collector
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Completion, Policy, TokenBuilder
 
 ABOVE_S = 0.02
 """A callback that is reported."""

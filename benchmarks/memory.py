@@ -23,18 +23,18 @@ import yaml
 from benchmarks.costs import memory_kb
 from benchmarks.runs import print_figures
 from benchmarks.wait_server import MODULE
-from gateway.gateway import Gateway
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.process import tune_collector
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Completion
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.process import tune_collector
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Completion
 
 CONCURRENCY, TURNS, POINTS = 16, 2, 10
 ARCHIVE_BYTES = 8 << 20

@@ -28,18 +28,18 @@ from benchmarks.costs import cpu_by_process, cpu_since_s, descendants
 from benchmarks.runs import print_figures
 from benchmarks.server_programs import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
-from gateway.types import SEED_META, TRAJECTORY_META
-from rollout.environment.config import load_environment
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.process import tune_collector
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Completion
+from mcp_rollout.gateway.types import SEED_META, TRAJECTORY_META
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.process import tune_collector
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Completion
 
 PLACES, GENERATION_S = 128, 0.5
 """The engine makes 256 turns a second at most."""

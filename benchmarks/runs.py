@@ -15,9 +15,9 @@ from typing import Annotated, Any, cast
 import structlog
 import typer
 
-from gateway.errors import ConfigError, GatewayError
-from gateway.logs import configure_logs
-from rollout.cli.options import output_console, print_json
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.logs import configure_logs
+from mcp_rollout.rollout.cli.options import output_console, print_json
 
 Repeats = Annotated[int, typer.Option(min=1, help="Runs; medians are reported.")]
 CELL_S = 900.0

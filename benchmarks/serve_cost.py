@@ -27,9 +27,9 @@ from mcp import Client
 from benchmarks.costs import cpu_s
 from benchmarks.echo_server import create_server
 from benchmarks.server_programs import listening
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from gateway.remote.hosts import HostConfig, HostList
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.remote.hosts import HostConfig, HostList
 
 CONCURRENT = 16
 TEXT = "x" * 100
@@ -56,7 +56,7 @@ def served(config: dict[str, Any]) -> Iterator[tuple[int, str]]:
     with tempfile.TemporaryDirectory() as home:
         file = Path(home, "servers.yaml")
         file.write_text(json.dumps(config))
-        argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--no-token", "--port"]
+        argv = [sys.executable, "-m", "mcp_rollout", "serve", str(file), "--no-token", "--port"]
         with listening(argv) as (process, port):
             yield process.pid, f"http://127.0.0.1:{port}/mcp"
 

@@ -23,11 +23,11 @@ from benchmarks.costs import cpu_s, memory_kb, quantile
 from benchmarks.runs import print_figures
 from benchmarks.server_programs import listening, missing_descriptors
 from benchmarks.wait_server import MODULE
-from gateway.config.models import GatewayConfig
-from gateway.errors import GatewayError
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.process import tune_collector
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.process import tune_collector
 
 WAIT_S = 1.0
 LEASE_TIMEOUT_S = 600.0

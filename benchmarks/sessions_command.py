@@ -18,8 +18,8 @@ from rich.table import Table
 from benchmarks.runs import run_cell
 from benchmarks.server_programs import missing_descriptors
 from benchmarks.sessions import TRANSPORTS
-from gateway.leases.opening import http_posts_at_once
-from rollout.cli.options import AsJson, output_console, print_json
+from mcp_rollout.gateway.leases.opening import http_posts_at_once
+from mcp_rollout.rollout.cli.options import AsJson, output_console, print_json
 
 OPENENV = "openenv"
 ROWS = (*TRANSPORTS, OPENENV)

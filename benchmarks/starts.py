@@ -1,6 +1,6 @@
 """One run of `benchmarks start`: what a process of a Python server costs, forked against spawned.
 
-    python -m benchmarks.starts FORKS SPAWNS [ARGUMENTS OF PYTHON, by default -m mcp_servers.retail]
+    python -m benchmarks.starts FORKS SPAWNS [ARGUMENTS OF PYTHON, by default -m mcp_rollout.mcp_servers.retail]
 
 Takes so many leases at once under `scope: process` and holds all of them: starts per second, CPU time of gateway and
 servers per start (user and system), and the proportional set size of each server. Then as many leases, one after the
@@ -20,9 +20,9 @@ import anyio
 from benchmarks.costs import cpu_by_process, cpu_since_s, descendants, memory_kb, page_faults, quantile
 from benchmarks.leases import first_tasks
 from benchmarks.runs import print_figures
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from rollout.process import tune_collector
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.process import tune_collector
 
 READY_S = 300.0
 """How long a pool may take to fill."""
@@ -136,5 +136,5 @@ async def main(forks: int, spawns: int, words: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given = sys.argv[3:] or ["-m", "mcp_servers.retail"]
+    given = sys.argv[3:] or ["-m", "mcp_rollout.mcp_servers.retail"]
     print_figures(lambda: anyio.run(main, int(sys.argv[1]), int(sys.argv[2]), given))

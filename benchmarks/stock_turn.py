@@ -74,11 +74,11 @@ async def measure(home: Path, trajectories: int, turns: int) -> dict[str, Any]:
     from verl.tools.schemas import OpenAIFunctionToolSchema
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    from rollout.formats import hermes
-    from rollout.types import Call
-    from rollout.verl.agent_loop import MCPAgentLoop
-    from rollout.verl.runtime import WORKER
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.formats import hermes
+    from mcp_rollout.rollout.types import Call
+    from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoop
+    from mcp_rollout.rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     (home / "environments").mkdir()
     servers = {"echo": {"command": sys.executable, "args": STDIO_ARGUMENTS, "tools": ["echo"]}}

@@ -53,12 +53,12 @@ from verl_run import ROOT, gpu_engine, train
 from verl_run import logged as logged_steps
 
 from benchmarks.audit_server import texts
-from gateway.catalogue.tool_config import read_lock
-from rollout.engines.engine import Engine, EngineOptions, ModelEngine
-from rollout.engines.opening import opened_engine
-from rollout.tokens.template_check import parting
-from rollout.tokens.verl_builder import load_tokens
-from rollout.types import Completion, Policy
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.tokens.template_check import parting
+from mcp_rollout.rollout.tokens.verl_builder import load_tokens
+from mcp_rollout.rollout.types import Completion, Policy
 
 SAMPLES, STEPS = 8, 2
 RESPONSE_TOKENS, TURN_TOKENS = 1024, 48
@@ -407,7 +407,7 @@ def _environment(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _command(*arguments: object, **variables: str) -> None:
-    program = [sys.executable, "-m", "rollout.cli", *map(str, arguments)]
+    program = [sys.executable, "-m", "mcp_rollout", *map(str, arguments)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(program, cwd=ROOT, env=os.environ | {"PYTHONPATH": path} | variables, check=False)
     if done.returncode:

@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from trace_samples import archived, recorded_trace
 
-from rollout.environment.task import Origin
-from rollout.trace.events import Mark, MarkKind
-from rollout.trace.index import FILE
-from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.trace.events import Mark, MarkKind
+from mcp_rollout.rollout.trace.index import FILE
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 TOOLS = ("get_order", "cancel_order", "find_user", "return_items", "calculate")
 FILTERS = {

@@ -26,13 +26,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rollout.trace.archive import archive
-from rollout.trace.columns import write_columns
-from rollout.trace.journal import pieces, to_json
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.segment import SpanKind
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.columns import write_columns
+from mcp_rollout.rollout.trace.journal import pieces, to_json
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.segment import SpanKind
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -30,10 +30,10 @@ import yaml
 
 from benchmarks.callbacks import timed
 from benchmarks.trace_sizes import Qwen
-from rollout.cli import run as command
-from rollout.cli.app import main
-from rollout.tokens.chatml import _IDS, _SPLIT, IM_END, IM_START, SPECIAL, ByteTokens
-from rollout.trace.store import TraceStore
+from mcp_rollout.rollout.cli import run as command
+from mcp_rollout.rollout.cli.app import main
+from mcp_rollout.rollout.tokens.chatml import _IDS, _SPLIT, IM_END, IM_START, SPECIAL, ByteTokens
+from mcp_rollout.rollout.trace.store import TraceStore
 
 RETAIL = Path(__file__).parents[1] / "configs" / "environments" / "retail.yaml"
 

@@ -25,8 +25,8 @@ from pydantic import TypeAdapter
 
 from benchmarks.loop import Retail
 from benchmarks.runs import print_figures
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 _PLAYED = 24
 _ADAPTER = TypeAdapter(Trace)
@@ -45,7 +45,7 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps({"cpu_s": round(used.ru_utime + used.ru_stime, 2), "peak_mib": round(used.ru_maxrss / 1024, 1)}))
 """
 """In a small process, since a child's peak memory counts from the fork on."""
-_TRACE = ("-m", "rollout.cli", "trace")
+_TRACE = ("-m", "mcp_rollout", "trace")
 _DIR = "DIR"
 """Stands for the directory."""
 _STATUS = {"grep": 1}

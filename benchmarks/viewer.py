@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.archive import archive
-from rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX
-from rollout.trace.journal import to_json
-from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.files import ARCHIVE_SUFFIX, JOURNAL_SUFFIX
+from mcp_rollout.rollout.trace.journal import to_json
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 FILE_ROWS = 1000
 SAMPLES = 8
@@ -78,7 +78,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self.began = time.perf_counter()
-        command = [sys.executable, "-m", "rollout.cli", "trace", "view", str(directory)]
+        command = [sys.executable, "-m", "mcp_rollout", "trace", "view", str(directory)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split(": ")[1].split()[0]

@@ -12,8 +12,8 @@ import sys
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.kit import CHANGE, Harness, InProcess, serve
-from mcp_servers.kit.process import raise_open_files
+from mcp_rollout.mcp_servers.kit import CHANGE, Harness, InProcess, serve
+from mcp_rollout.mcp_servers.kit.process import raise_open_files
 
 MODULE = "benchmarks.wait_server"
 WORLDS = 1 << 17

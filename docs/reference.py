@@ -26,16 +26,16 @@ from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 import mcp_rollout
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.config.tool_selection import ToolSelection
-from gateway.serve.config import ServeConfig, TokenLimits
-from rollout.areal.settings import Settings as ArealSettings
-from rollout.cli.app import COMMANDS
-from rollout.environment.config import Environment
-from rollout.environment.sections import LimitsConfig
-from rollout.training.settings import TrainingSettings
-from rollout.verl.settings import AdvantagesConfig
-from rollout.verl.settings import Settings as VerlSettings
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.config.tool_selection import ToolSelection
+from mcp_rollout.gateway.serve.config import ServeConfig, TokenLimits
+from mcp_rollout.rollout.areal.settings import Settings as ArealSettings
+from mcp_rollout.rollout.cli.app import COMMANDS
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import LimitsConfig
+from mcp_rollout.rollout.training.settings import TrainingSettings
+from mcp_rollout.rollout.verl.settings import AdvantagesConfig
+from mcp_rollout.rollout.verl.settings import Settings as VerlSettings
 
 API = Path(__file__).with_name("api.md")
 SIGNATURES = re.compile(r"(?<=<!-- signatures -->\n\n).*?(?=\n<!-- end -->)", re.DOTALL)
@@ -169,7 +169,7 @@ def _cell(text: str) -> str:
 def commands_page() -> str:
     sections = [COMMAND_LINE]
     for name in COMMANDS:
-        command = typer.main.get_command(import_module(f"rollout.cli.{name.replace('-', '_')}").app)
+        command = typer.main.get_command(import_module(f"mcp_rollout.rollout.cli.{name.replace('-', '_')}").app)
         context = typer.Context(command, info_name=name)
         sections.append(get_docs_for_click(obj=command, ctx=context, indent=1, name=f"mcp-rollout {name}"))
     return "\n".join(sections)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout.engines.chat import ChatEngine, Reply
-from rollout.engines.engine import EngineOptions
-from rollout.types import Call
+from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.types import Call
 
 
 async def halve(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Reply:

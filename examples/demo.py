@@ -23,9 +23,9 @@ from rich.columns import Columns
 from rich.panel import Panel
 from rich.table import Table
 
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
-from rollout.trace.view import render
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.view import render
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERT_ROWS = 6

@@ -26,8 +26,8 @@ from demo_experiment.outcomes import summarise
 from demo_experiment.processes import end_on_sigterm
 from rich.table import Table
 
-from rollout.evaluation.estimates import wilson
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.evaluation.estimates import wilson
+from mcp_rollout.rollout.trace.store import read_traces
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 10

@@ -17,11 +17,11 @@ from typing import Any
 
 from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState
 
-from gateway.errors import ConfigError
-from rollout.contract import calls
-from rollout.environment.config import Environment
-from rollout.trace.events import UserEvent
-from rollout.verl.recorded_loop import RecordedLoop
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.contract import calls
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.trace.events import UserEvent
+from mcp_rollout.rollout.verl.recorded_loop import RecordedLoop
 
 _THOUGHT = re.compile(r"<think>.*?(</think>|$)", re.DOTALL)
 

@@ -11,8 +11,8 @@ import structlog
 import torch
 from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
 
-from rollout.verl.agent_loop import MCPAgentLoopManager
-from rollout.verl.replay_buffer import MCPReplayBuffer
+from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoopManager
+from mcp_rollout.rollout.verl.replay_buffer import MCPReplayBuffer
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, cast
 
-from gateway.types import canonical_json
+from mcp_rollout.gateway.types import canonical_json
 
 _SHOWN = 60
 """Characters of a value that are quoted."""

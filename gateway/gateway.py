@@ -11,26 +11,26 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.cassette.recording import RecordedLeases, Recorder
-from gateway.cassette.replaying import Missing, Replay, ReplayedLeases, cassette_leases, replay_only
-from gateway.catalogue.hidden_text import HiddenText, hidden_in
-from gateway.catalogue.names import expose, policy_tools
-from gateway.catalogue.overrides import select_tools
-from gateway.catalogue.resource_tools import made_tool, resource_tools
-from gateway.config.models import GatewayConfig
-from gateway.connection.answerers import check_elicitation
-from gateway.connection.connection import Connection
-from gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
-from gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
-from gateway.leases.leasing import Leases
-from gateway.leases.opening import Openings
-from gateway.leases.remote_pool import Hosted, RemotePool
-from gateway.leases.session import Session
-from gateway.logs import configure_logs_by_default
-from gateway.remote.hosts import Hosts
-from gateway.remote.names import OfferedServer
-from gateway.transport.negotiated import Connect
-from gateway.types import Identity, LeaseRequest, ServerIdentity, ToolDefinition, ToolResult
+from mcp_rollout.gateway.cassette.recording import RecordedLeases, Recorder
+from mcp_rollout.gateway.cassette.replaying import Missing, Replay, ReplayedLeases, cassette_leases, replay_only
+from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, hidden_in
+from mcp_rollout.gateway.catalogue.names import expose, policy_tools
+from mcp_rollout.gateway.catalogue.overrides import select_tools
+from mcp_rollout.gateway.catalogue.resource_tools import made_tool, resource_tools
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.connection.answerers import check_elicitation
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
+from mcp_rollout.gateway.leases.leasing import Leases
+from mcp_rollout.gateway.leases.opening import Openings
+from mcp_rollout.gateway.leases.remote_pool import Hosted, RemotePool
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.logs import configure_logs_by_default
+from mcp_rollout.gateway.remote.hosts import Hosts
+from mcp_rollout.gateway.remote.names import OfferedServer
+from mcp_rollout.gateway.transport.negotiated import Connect
+from mcp_rollout.gateway.types import Identity, LeaseRequest, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ import structlog
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.types import Processor
 
-from gateway.catalogue.hidden_text import visible
+from mcp_rollout.gateway.catalogue.hidden_text import visible
 
 
 def configure_logs(*processors: Processor, stream: TextIO | None = None, **options: Any) -> None:

@@ -24,7 +24,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import CallOptions, Outbound
 from pydantic import TypeAdapter
 
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 

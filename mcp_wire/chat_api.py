@@ -20,7 +20,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from mcp_wire.proxies import proxy_of
+from mcp_rollout.mcp_wire.proxies import proxy_of
 
 MOST_BYTES = 8 << 20
 """Of an answer, decompressed: a compressed one may be a thousandth of it."""

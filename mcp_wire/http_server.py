@@ -17,8 +17,8 @@ import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import DirectAnswer, Headers, NotAdmitted, Request, Site
+from mcp_rollout.mcp_wire.http_connections import Connections
+from mcp_rollout.mcp_wire.http_request import DirectAnswer, Headers, NotAdmitted, Request, Site
 
 _MOST_UNPARSED = 1 << 15
 """Bytes of a head, or of what stands between chunks."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.errors import CodedError, GatewayError
-from gateway.types import ToolResult
+from mcp_rollout.gateway.errors import CodedError, GatewayError
+from mcp_rollout.gateway.types import ToolResult
 
 
 class RolloutError(CodedError):

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 _OWN = {"gateway", "mcp_servers", "mcp_wire", "rollout"}
 _VALUES, _UNPACKED = 100, 1000

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from rollout.extras import needed
+from mcp_rollout.rollout.extras import needed
 
 THRESHOLDS = (500_000, 20, 100)
 """Allocations per collection of the youngest generation; collections of a generation per collection of the next."""

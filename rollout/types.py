@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gateway.server_events import ServerEvents
-from gateway.types import Role, ToolDefinition, ToolResult
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import Role, ToolDefinition, ToolResult
 
 Message = dict[str, Any]
 """An OpenAI-style chat message: `role`, `content`, and `tool_calls` where the assistant made some."""

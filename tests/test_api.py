@@ -51,15 +51,13 @@ def test_importing_the_api_needs_no_training_stack(tmp_path: Path) -> None:
     assert python(code, tmp_path).stdout.strip() == ""
 
 
-def test_every_name_of_the_gateway_is_there_and_no_other() -> None:
-    import gateway
-
-    assert all(getattr(gateway, name).__name__ == name for name in gateway.__all__)
+def test_the_stub_has_the_names_of_the_package_and_there_is_no_other() -> None:
+    assert sorted(re.findall(r"as (\w+)", (ROOT / "mcp_rollout" / "__init__.pyi").read_text())) == mcp_rollout.__all__
     with pytest.raises(AttributeError):
-        gateway.Nothing  # noqa: B018
+        mcp_rollout.Nothing  # noqa: B018
 
 
 def test_reading_traces_imports_neither_mcp_nor_verl() -> None:
     heavy = {"mcp", "verl", "torch", "transformers"}
-    done = python(f"import sys, rollout.cli.trace; print({heavy} & sys.modules.keys())", ROOT)
+    done = python(f"import sys, mcp_rollout.rollout.cli.trace; print({heavy} & sys.modules.keys())", ROOT)
     assert done.stdout == "set()\n"

@@ -20,7 +20,7 @@ from benchmarks.callbacks import timed
 from benchmarks.costs import cpu_by_process, cpu_s, cpu_since_s
 from benchmarks.runs import medians
 from benchmarks.sessions import measure
-from rollout.cli.options import output_console
+from mcp_rollout.rollout.cli.options import output_console
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "benchmarks"]
@@ -100,7 +100,7 @@ def test_repeats_are_reported_as_medians() -> None:
 
 
 def test_a_start_is_measured_forked_and_spawned() -> None:
-    found = bench("start", "--forks", "3", "--spawns", "1", "-m", "mcp_servers.calculator")
+    found = bench("start", "--forks", "3", "--spawns", "1", "-m", "mcp_rollout.mcp_servers.calculator")
     assert found["fork"]["held"] == 3 and found["spawn"]["held"] == 1
     assert found["ratio"]["pss_mb"] < 1 and 0 < found["ratio"]["cpu_ms_per_start"] < 1
     assert found["ready"]["leased"] == 3 and 0 < found["ready"]["ms_p50"] <= found["ready"]["ms_max"]
@@ -257,7 +257,7 @@ def test_too_few_open_files_are_said_at_start() -> None:
 
 DYING = """
 import os
-from mcp_servers.kit import main
+from mcp_rollout.mcp_servers.kit import main
 from benchmarks.wait_server import create_server
 server = create_server()
 server.remove_tool("step")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from demo_experiment.outcomes import Served, summarise
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 USER = ({"role": "user", "content": "Cancel it."},)
 

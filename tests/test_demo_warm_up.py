@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ConfigError
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.export import sft_row
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.types import Call, Completion, Edit, Parsed
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.export import sft_row
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -46,7 +46,7 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path, rows: Path) -> Path:
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     return make_tiny_model(tmp_path / "model", corpus=[rows.read_text()], hidden=64, layers=1)
 
@@ -61,8 +61,8 @@ def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, mode
     from demo_experiment.warm_up import read_rows, rendered, tokenize
     from transformers import AutoTokenizer
 
-    from rollout.tokens.chat_template import ChatTemplate
-    from rollout.tokens.counting import trajectory_lengths
+    from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
+    from mcp_rollout.rollout.tokens.counting import trajectory_lengths
 
     tokenizer, template = AutoTokenizer.from_pretrained(model), ChatTemplate(model)
     for row in read_rows(rows):

@@ -45,7 +45,7 @@ def distribution(module: str) -> str:
 
 def imported() -> dict[str, str]:
     """By distribution, one file that imports it."""
-    own = {*PACKAGES, "mcp_rollout_start", *sys.stdlib_module_names}
+    own = {*PACKAGES, *sys.stdlib_module_names}
     return {
         distribution(module): str(path.relative_to(ROOT))
         for package in PACKAGES

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway import Gateway, GatewayConfig
-from gateway.types import Role
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.types import Role
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]

@@ -39,11 +39,11 @@ from trees import SCORED, World, grow, own
 from trees import Engine as TreeEngine
 from worlds import REWARD, ROLE, play
 
-from rollout.trace.columns import write_columns
-from rollout.trace.record import Trace
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import TrainedSegment, digest
-from rollout.types import Completion, Policy
+from mcp_rollout.rollout.trace.columns import write_columns
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, digest
+from mcp_rollout.rollout.types import Completion, Policy
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 ASK = "Sum it up."
@@ -118,7 +118,7 @@ class Play:
 
 
 async def talked(directory: Path, fields: Mapping[str, Any]) -> tuple[list[Trace], list[Generation]]:
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, talker = tokenizer_for("hermes"), Talker()
 
@@ -137,7 +137,7 @@ async def program(directory: Path, *, train: bool) -> tuple[list[Trace], list[Ge
         train: whether it says of all but the title that they are to be trained.
     """
     own = {"use": "told:compacting", "arguments": {"train": train}}
-    agent = {"use": "rollout.programs.program:Function", "with": own}
+    agent = {"use": "mcp_rollout.rollout.programs.program:Function", "with": own}
     made = await told_by(directory, (), agent=agent, engine=Engine([note(), "Plums", SUMMARY, note(), "Done."]))
     logged = [(read, said, [-0.25 - at / 8192 for at in range(len(said))]) for read, said in made.engine.log]
     return [made.trace], [dict(zip(("prompt_ids", "token_ids", "log_probs"), each, strict=True)) for each in logged]
@@ -162,7 +162,7 @@ def in_loss_of(name: str, generation: Generation) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def plays(imported_verl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Play]:
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     made: dict[str, Play] = {}
     programs = {"program": partial(program, train=True), "asides": partial(program, train=False), "tree": tree}

@@ -33,7 +33,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def tokenizer(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> Any:
     from transformers import AutoTokenizer
 
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     corpus = [json.dumps(row) for row in rows]
     model = make_tiny_model(tmp_path_factory.mktemp("model"), corpus=corpus, hidden=64, layers=1)

@@ -16,7 +16,7 @@ from benchmarks.faults.cells import target_of
 from benchmarks.faults.judge import Figures, judge, read_log
 from benchmarks.faults.plan import ONLY_HTTP, Fault, Plan, text_of
 from benchmarks.faults.workload import Call, Open, Playing, Task
-from gateway import Gateway, GatewayConfig, GatewayError
+from mcp_rollout import Gateway, GatewayConfig, GatewayError
 
 pytestmark = pytest.mark.anyio
 

@@ -59,7 +59,7 @@ def test_every_line_of_a_lock_has_hashes_and_no_address(lock: Path) -> None:
 @pytest.mark.parametrize("page", sorted(SHOWN))
 def test_the_commands_run_up_to_the_missing_gpu(page: str, tmp_path: Path) -> None:
     """The engine is a package of its name, since only its installation is missing here."""
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     make_tiny_model(tmp_path / "MODEL")
     for engine in ("sglang", "vllm"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,9 @@ GATEWAY_DEPTH = 14
 PRODUCT_DEPTH = 24
 """Files in the longest chain of imports: of the gateway, and of all packages together."""
 PRODUCT = ("gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout")
+
+OURS = re.compile(r"^mcp_rollout\.(?=(gateway|mcp_servers|mcp_wire|rollout)(\.|$))")
+"""What stands before the name of our packages where they are installed."""
 
 # Packages from the bottom to the top. A module imports its own package and those in the rows below, never a neighbour
 # in its row: so no two packages can import each other.
@@ -55,7 +59,10 @@ HEAVY = {"verl", "ray", "torch", "transformers", "hydra", "omegaconf", "areal"}
 
 @functools.cache
 def imports(path: Path) -> frozenset[str]:
-    """What a file imports, by absolute names: also for types alone, in functions, and by `import_module`."""
+    """What a file imports, by absolute names: also for types alone, in functions, and by `import_module`.
+
+    Our packages are named by their directories.
+    """
     return frozenset(_imports(path))
 
 
@@ -64,15 +71,15 @@ def _imports(path: Path) -> Iterator[str]:
     by_name = any(isinstance(node, ast.Call) and called(node) in ("import_module", "__import__") for node in nodes)
     for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (beside(alias.name, directory) for alias in node.names)
+            yield from (beside(OURS.sub("", alias.name), directory) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = directory.relative_to(ROOT).parts[: 1 - node.level or None] if node.level else ()
-            home = beside(".".join((*above, *([node.module] if node.module else []))), directory)
+            home = beside(OURS.sub("", ".".join((*above, *([node.module] if node.module else [])))), directory)
             found = [f"{home}.{alias.name}" for alias in node.names]
             yield from found if all(each in MODULES for each in found) else [home, *found]
-        # The name may also come from a table, as in `gateway/__init__.py`.
-        elif by_name and isinstance(node, ast.Constant) and "." in str(node.value) and node.value in MODULES:
-            yield str(node.value)
+        # The name may also come from a table.
+        elif by_name and isinstance(node, ast.Constant) and OURS.sub("", str(node.value)) in MODULES.keys() - PRODUCT:
+            yield OURS.sub("", str(node.value))
 
 
 def called(node: ast.Call) -> str:
@@ -167,11 +174,9 @@ def test_chains_of_imports_are_short() -> None:
 
 
 def test_no_import_is_for_types_alone() -> None:
-    # But in the package's own file, whose names are loaded when they are asked for: the table there counts as imports.
     hidden = [
         f"{module} imports {ast.unparse(node)}"
         for module, path in MODULES.items()
-        if module != "gateway"
         for test in ast.walk(ast.parse(path.read_text()))
         if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
         for node in ast.walk(test)
@@ -203,6 +208,20 @@ def test_the_wire_is_on_the_ground_floor() -> None:
     tops = {path.name: {top.split(".")[0] for top in imports(path)} for path in modules("mcp_wire")}
     assert {file: own & ours for file, own in tops.items() if own & ours} == {}
     assert {file for file, own in tops.items() if "httpx2" in own} <= {"chat_api.py"}
+
+
+def test_our_packages_are_imported_by_the_name_that_they_are_installed_under() -> None:
+    # A package of the user's may have one of the short names.
+    short = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in (*PRODUCT, "benchmarks", "docs", "examples", "tests")
+        for path in modules(package)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
+        for name in [getattr(node, "module", None) or node.names[0].name]
+        if name.split(".")[0] in PRODUCT and not name.startswith("mcp_rollout")
+    ]
+    assert short == []
 
 
 def test_nothing_imports_the_public_package() -> None:

@@ -93,8 +93,8 @@ print(json.dumps({name: right(of) for name, of in server.SLICES.items()}))
 CLERK = """
 import json, re
 from pathlib import Path
-from rollout.engines.chat import ChatEngine, Reply
-from rollout.types import Call
+from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
+from mcp_rollout.rollout.types import Call
 
 ROWS = [json.loads(line) for line in Path({tasks!r}).read_text().splitlines()]
 COLUMNS = ["price", "stock", "shelf"]
@@ -143,9 +143,9 @@ def test_a_table_of_the_third_partys_server_rewards_the_column_that_is_meant(
 def test_what_smollm2s_template_renders_is_what_a_rollout_builds(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from rollout.tokens.template_check import parting
-    from rollout.tokens.verl_builder import load_tokens
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.tokens.template_check import parting
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     model = make_tiny_model(tmp_path, hidden=64, layers=1)
     (model / "config.json").write_text(json.dumps({"model_type": "llama"}))

@@ -21,24 +21,24 @@ from benchmarks.reconcile.drive import Settings, play
 from benchmarks.reconcile.engine import VARIABLE
 from benchmarks.reconcile.plan import Inside, Storm
 from benchmarks.reconcile.reconcile import Found, reconcile
-from gateway.connection import failures
-from gateway.connection.deadline import Deadline
-from gateway.connection.in_flight import OutgoingCall
-from gateway.errors import ConfigError, GatewayError
-from gateway.leases.pool import BundlePool
-from gateway.leases.sending import Sending
-from gateway.leases.session import Session
-from gateway.leases.taking import Bundle
-from gateway.transport import http_calls
-from gateway.transport.delivery import Broke, Delivery, Sent, Verdict, verdict
-from gateway.types import ToolResult
-from rollout.errors import AgentError
-from rollout.evaluation import summary
-from rollout.evaluation.resume import is_done
-from rollout.loop.turns import Turns
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Parsed
+from mcp_rollout.gateway.connection import failures
+from mcp_rollout.gateway.connection.deadline import Deadline
+from mcp_rollout.gateway.connection.in_flight import OutgoingCall
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.leases.pool import BundlePool
+from mcp_rollout.gateway.leases.sending import Sending
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.leases.taking import Bundle
+from mcp_rollout.gateway.transport import http_calls
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery, Sent, Verdict, verdict
+from mcp_rollout.gateway.types import ToolResult
+from mcp_rollout.rollout.errors import AgentError
+from mcp_rollout.rollout.evaluation import summary
+from mcp_rollout.rollout.evaluation.resume import is_done
+from mcp_rollout.rollout.loop.turns import Turns
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Parsed
 
 SETTINGS = Settings(concurrency=8, call_timeout_s=6, wall_clock_s=15, rounds=12)
 SEED = "1"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from third_party import NODE, PLACE
 
-from rollout.environment.parquet import read_rows
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "start.md").read_text()

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("configs", "constraints", "gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout")
-FILES = ("LICENSE", "README.md", "mcp_rollout_start.py", "pyproject.toml")
+FILES = ("LICENSE", "README.md", "pyproject.toml")
 MOST_MEGABYTES = 120
 """Of the core's installation, without what an empty environment has."""
 
@@ -53,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mcp_rollout(installed: Path, directory: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "rollout.cli", *arguments]
+    command = [sys.executable, "-m", "mcp_rollout", *arguments]
     environ = {**os.environ, "PYTHONPATH": str(installed)}
     done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -78,7 +78,7 @@ def test_the_training_configuration_can_be_copied(installed: Path, tmp_path: Pat
 def test_it_has_the_licence_and_the_locks(installed: Path, wheel: Path) -> None:
     (licence,) = installed.glob("mcp_rollout-*.dist-info/licenses/LICENSE")
     assert licence.read_text() == (ROOT / "LICENSE").read_text()
-    locks = {path.name for path in (installed / "rollout" / "constraints").iterdir()}
+    locks = {path.name for path in (installed / "mcp_rollout" / "rollout" / "constraints").iterdir()}
     assert locks == {path.name for path in (ROOT / "constraints").glob("*_gpu.txt")}
     assert wheel.name == "mcp_rollout-0.1.0-py3-none-any.whl"  # no repository, no tag
 
@@ -145,6 +145,6 @@ def test_the_core_works_in_an_environment_of_its_own(version: str, wheel: Path, 
     assert {"pyarrow", "numpy", "torch"}.isdisjoint(loaded)
 
 
-def test_the_package_is_typed(installed: Path) -> None:
-    for package in ("gateway", "mcp_rollout", "mcp_servers", "mcp_wire", "rollout"):
-        assert (installed / package / "py.typed").is_file()
+def test_one_package_is_installed_and_it_is_typed(installed: Path) -> None:
+    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {"bin", "mcp_rollout"}
+    assert (installed / "mcp_rollout" / "py.typed").is_file()

@@ -26,7 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl_run import logged, train
 
-from gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 import anyio
 import pytest
 
-from mcp_wire.streams import Inbox
+from mcp_rollout.mcp_wire.streams import Inbox
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rollout.extras import install_command
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.extras import install_command
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
-WITHOUT = "import sys; sys.modules['pyarrow'] = None; from rollout.cli import main; sys.argv[0] = 'mcp-rollout'; main()"
+WITHOUT = """
+import sys
+sys.modules['pyarrow'] = None
+sys.argv[0] = 'mcp-rollout'
+from mcp_rollout.__main__ import main
+main()
+"""
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -125,7 +125,7 @@ class Program:
         """Those after which a tool changes for the next connection."""
 
     def __call__(self, given: Sequence[str]) -> int:
-        argv = [sys.executable, "-m", "rollout.cli", *given]
+        argv = [sys.executable, "-m", "mcp_rollout", *given]
         env = os.environ | {VARIABLE: str(self._folder), "PYTHONPATH": str(ROOT)}
         with (self._folder / "run.log").open("a") as log:
             run = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -183,7 +183,7 @@ class Serving:
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start it, again and again while the server behind it, which may have died by a fault, is not back."""
-        argv = [sys.executable, "-m", "rollout.cli", "serve", str(self._folder / "served.yaml")]
+        argv = [sys.executable, "-m", "mcp_rollout", "serve", str(self._folder / "served.yaml")]
         argv += ["--port", str(self._port), "--no-token", "--idle-s", str(_IDLE_S), "--drain-s", "1"]
         until = time.monotonic() + _GONE_S
         while True:

@@ -23,16 +23,16 @@ import anyio
 
 from benchmarks.faults.plan import call_name
 from benchmarks.reconcile.plan import Inside, Storm
-from gateway.leases.session import Session
-from rollout.engines.engine import EngineOptions
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.errors import EngineError
-from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.run_record import TokenIds
-from rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
 
 VARIABLE = "RECONCILE"
 NAME = "reconcile"

@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.faults.plan import Fault, text_of
 from benchmarks.reconcile.engine import WINDOW_S
 from benchmarks.reconcile.plan import CALLS_OF_A_SCORE, OVER_PIPES, Inside, Storm, lane_of
-from rollout.evaluation.resume import is_done
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.evaluation.resume import is_done
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import read_traces
 
 Line = Mapping[str, Any]
 _SHORT = (Inside.FULL, Inside.READ_ONLY, Inside.DESCRIPTORS)
@@ -339,7 +339,7 @@ def _ends(played: Played) -> Iterator[str]:
 
 def _samples(played: Played) -> Iterator[str]:
     """verl gets each trajectory with a reward: its ids and its score, in the same columns as all others."""
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     columns: set[frozenset[str]] = set()
     for trace in filter(is_done, played.traces):

@@ -26,9 +26,9 @@ sys.path.append(str(ROOT / "examples"))
 from demo_experiment.experiment import COMPARED_STEPS, STATE, collect, prepare_model  # noqa: E402
 from demo_experiment.grpo import logged_steps, train  # noqa: E402
 
-from rollout.evaluation.comparison import paired  # noqa: E402
-from rollout.trace.record import Trace  # noqa: E402
-from rollout.trace.store import read_traces  # noqa: E402
+from mcp_rollout.rollout.evaluation.comparison import paired  # noqa: E402
+from mcp_rollout.rollout.trace.record import Trace  # noqa: E402
+from mcp_rollout.rollout.trace.store import read_traces  # noqa: E402
 
 _ENVIRONMENTS = ("retail_any", "retail_fitting")
 _POLL_S = 1.0

@@ -19,8 +19,8 @@ from demo_experiment.grpo import logged_steps, train
 from async_experiment.queue_model import Played
 from async_experiment.slow_engine import generation_s
 from async_experiment.slow_tools import tool_s
-from rollout.trace.store import read_traces
-from rollout.trace.trained import read_trained
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.trained import read_trained
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1, 2)
@@ -36,7 +36,7 @@ _SEPARATE: dict[str, Any] = {
     f"{_ROLLOUT}.nnodes": 1,
     f"{_ROLLOUT}.n_gpus_per_node": 1,
     f"{_ROLLOUT}.checkpoint_engine.backend": "gloo",
-    f"{_ROLLOUT}.checkpoint_engine.custom_backend_module": "rollout.verl_cpu.gloo_weights",
+    f"{_ROLLOUT}.checkpoint_engine.custom_backend_module": "mcp_rollout.rollout.verl_cpu.gloo_weights",
     "ray_kwargs.ray_init.num_gpus": 2,
     "ray_kwargs.ray_init.num_cpus": 14,
 }
@@ -154,7 +154,9 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
         file = environments / "retail_fitting.yaml"
         slow = yaml.safe_load(file.read_text()) | {"agent": {"use": "async_experiment.slow_tools:SlowTools"}}
         file.write_text(yaml.safe_dump(slow))
-        modules = "rollout.verl_cpu.accelerator,rollout.verl.trainer,async_experiment.slow_engine"
+        modules = (
+            "mcp_rollout.rollout.verl_cpu.accelerator,mcp_rollout.rollout.verl.trainer,async_experiment.slow_engine"
+        )
         yield f"{_ROLLOUT}.custom.mcp.environments_dir", environments.absolute()
         yield "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES", f"'{modules}'"
         yield "trainer.val_before_train", False

@@ -16,13 +16,13 @@ from typing import Any
 import anyio
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-import rollout.verl_cpu.accelerator  # noqa: F401 - registers what is replaced below
-from rollout.decoding.batch import Ending, Request
-from rollout.decoding.decoder import Decoder
-from rollout.decoding.sampling import uniform
-from rollout.verl_cpu import ROLLOUT_NAME
-from rollout.verl_cpu.replica import TransformersReplica
-from rollout.verl_cpu.server import TransformersServer
+import mcp_rollout.rollout.verl_cpu.accelerator  # noqa: F401 - registers what is replaced below
+from mcp_rollout.rollout.decoding.batch import Ending, Request
+from mcp_rollout.rollout.decoding.decoder import Decoder
+from mcp_rollout.rollout.decoding.sampling import uniform
+from mcp_rollout.rollout.verl_cpu import ROLLOUT_NAME
+from mcp_rollout.rollout.verl_cpu.replica import TransformersReplica
+from mcp_rollout.rollout.verl_cpu.server import TransformersServer
 
 MEDIAN_S, P99_S, TOKENS = 4.0, 40.0, 30
 SIGMA = math.log(P99_S / MEDIAN_S) / NormalDist().inv_cdf(0.99)

@@ -7,7 +7,7 @@ from random import Random
 
 import anyio
 
-from rollout.loop.turns import Turns
+from mcp_rollout.rollout.loop.turns import Turns
 
 
 def tool_s(key: str, turn: int) -> float:

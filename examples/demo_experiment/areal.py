@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from demo_experiment.display import bar, console
 from demo_experiment.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from demo_experiment.processes import child
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.store import read_traces
 
 PYTHON = Path(__file__).parents[2] / ".venv-areal" / "bin" / "python"
 TIMEOUT_S, STARTING_S = 3600.0, 300.0
@@ -49,7 +49,7 @@ class ArealRun:
         self.out.mkdir(parents=True, exist_ok=True)
         self._write_rows()
         with _sglang(self.home / "model", self.out / "sglang.log") as server:
-            command = [PYTHON, "-m", "rollout.areal.train", "--config", "configs/areal/cpu.yaml"]
+            command = [PYTHON, "-m", "mcp_rollout.rollout.areal.train", "--config", "configs/areal/cpu.yaml"]
             command += [f"{key}={value}" for key, value in self._overrides().items()]
             console.print(
                 "[bold green]$ AREAL_SPMD_MODE=1 python " + " \\\n    ".join(map(str, command[1:])), soft_wrap=True
@@ -125,7 +125,7 @@ class ArealRun:
 def _sglang(model: Path, log: Path) -> Iterator[str]:
     """`host:port` of a server of the model, as long as the block lasts."""
     port = _free_port()
-    command = [PYTHON, "-m", "rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
+    command = [PYTHON, "-m", "mcp_rollout.rollout.verl_cpu.sglang_server", "--model-path", model, "--port", str(port)]
     command += ["--max-total-tokens", "65536"]
     with log.open("wb") as output, child(command, output=output, env=_variables()) as server:
         deadline = time.monotonic() + STARTING_S

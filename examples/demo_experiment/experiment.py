@@ -27,9 +27,9 @@ from demo_experiment.grpo import logged_steps, train
 from demo_experiment.outcomes import summarise
 from demo_experiment.processes import command
 from demo_experiment.warm_up import WarmUp, read_rows, rendered, warm_up
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 _MARKER = re.compile(r"<\|\w+\|>|</?(?:tool_call|tool_response|think)>")
 

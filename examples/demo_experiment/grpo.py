@@ -12,8 +12,8 @@ from typing import Any
 
 from demo_experiment.display import bar, console
 from demo_experiment.processes import verl_training
-from rollout.cli.live import line_of
-from rollout.trace.heartbeat import watched
+from mcp_rollout.rollout.cli.live import line_of
+from mcp_rollout.rollout.trace.heartbeat import watched
 
 TIMEOUT_S = 3600.0
 LINE_EVERY_S = 30.0

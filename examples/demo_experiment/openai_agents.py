@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from rollout.programs.program import Offered
+from mcp_rollout.rollout.programs.program import Offered
 
 ROOT = Path(__file__).resolve().parents[2]
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -47,7 +47,10 @@ def write_environments(directory: Path) -> Path:
     The customer's only message is in the prompt, and the task, its world and its score are the same.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    agent = {"use": "rollout.programs.program:Function", "with": {"use": f"{__file__}:{serve_customer.__name__}"}}
+    agent = {
+        "use": "mcp_rollout.rollout.programs.program:Function",
+        "with": {"use": f"{__file__}:{serve_customer.__name__}"},
+    }
     for file in sorted((ROOT / "configs" / "environments").glob("retail_*.yaml")):
         environment: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
         del environment["user"], environment["servers"]["customer"], environment["limits"]["user_turns"]

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_servers.retail.short_tasks import STATES, WISHES, state_of, wish_of
-from rollout.evaluation.estimates import wilson
-from rollout.trace.record import StopReason, Trace
-from rollout.types import FinishReason
+from mcp_rollout.mcp_servers.retail.short_tasks import STATES, WISHES, state_of, wish_of
+from mcp_rollout.rollout.evaluation.estimates import wilson
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import FinishReason
 
 _LOOP = re.compile(r"(.{8,120}?)\1\1", re.DOTALL)
 """A passage that is written three times in a row."""

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from demo_experiment.variation import Piece, beginnings, excerpts, exchange_values, order_numbers, vary
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 _USER = "<|im_start|>user\n"
 

@@ -21,7 +21,7 @@ from random import Random
 from mcp.server.mcpserver import Context, MCPServer
 from words import HARBOUR, PARTS, SHOP, Domain, Part
 
-from mcp_servers.kit import (
+from mcp_rollout.mcp_servers.kit import (
     READ,
     Call,
     ExpertTurn,

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from pretrained_experiment.runs import Run
 from rich.table import Table
 
-from rollout.evaluation.estimates import wilson
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.evaluation.estimates import wilson
+from mcp_rollout.rollout.trace.store import read_traces
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from demo_experiment.processes import command
 from desk.words import PARTS, SHOP, Part
 from pretrained_experiment.settings import EXPERT_ROWS, RIGHT, WarmedUpOn
 
-from gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
 
 SERVER = Path(__file__).resolve().parents[2] / ".venv" / "third_party" / "python"
 """Where `make third-party` installs it."""

@@ -12,7 +12,7 @@ from strategies_experiment.conversations import OPENING, Days, reduced
 from strategies_experiment.words import Words
 from transformers import PreTrainedTokenizerBase
 
-from rollout.loop.compaction import CUT, HEADING
+from mcp_rollout.rollout.loop.compaction import CUT, HEADING
 
 INSTRUCTION = "Your context is full. Sum up what you need."
 KEEP_TURNS, MOST_TURNS = 2, 14

@@ -19,8 +19,8 @@ from strategies_experiment.long_days import LongDays
 from strategies_experiment.words import CONDITIONS, TREATMENTS, Words
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mcp_servers.depot.parcels import KEYS
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.mcp_servers.depot.parcels import KEYS
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 ALL_DAYS = 600
 """Days for training."""

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from strategies_experiment.long_days import KEY
 from strategies_experiment.runs import EVERY, Run
 
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
 
 _DRAWS = 2000
 

@@ -12,16 +12,16 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from gateway.cassette.lines import is_query
-from gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
-from gateway.connection.in_flight import InFlightCall, OutgoingCall
-from gateway.connection.redaction import CassetteSecrets
-from gateway.differences import differences
-from gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
-from gateway.leases.sending import Sending
-from gateway.leases.session import Session
-from gateway.server_events import ServerEvents, cut_text
-from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
+from mcp_rollout.gateway.cassette.lines import is_query
+from mcp_rollout.gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, OutgoingCall
+from mcp_rollout.gateway.connection.redaction import CassetteSecrets
+from mcp_rollout.gateway.differences import differences
+from mcp_rollout.gateway.errors import GatewayError, ReplayMismatch, ServerUnavailable
+from mcp_rollout.gateway.leases.sending import Sending
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.server_events import ServerEvents, cut_text
+from mcp_rollout.gateway.types import Role, ToolDefinition, ToolResult, canonical_json
 
 log = structlog.get_logger(__name__)
 

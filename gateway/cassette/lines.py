@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gateway.errors import ConfigError, Failure
-from gateway.server_events import ServerEvents
-from gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
+from mcp_rollout.gateway.errors import ConfigError, Failure
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import Content, ContentKind, Role, ToolDefinition, ToolResult
 
 VERSION = 1
 _PLACEHOLDER = re.compile(r"\$\{trajectory(\$*)\}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.cassette.lines import (
+from mcp_rollout.gateway.cassette.lines import (
     VERSION,
     Header,
     RecordedCall,
@@ -18,8 +18,8 @@ from gateway.cassette.lines import (
     parse,
     unnamed,
 )
-from gateway.errors import ConfigError
-from gateway.types import Identity, Role, canonical_json
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import Identity, Role, canonical_json
 
 SUFFIX = ".cassette.jsonl"
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway.cassette.lines import (
+from mcp_rollout.gateway.cassette.lines import (
     VERSION,
     Header,
     RecordedCall,
@@ -24,17 +24,17 @@ from gateway.cassette.lines import (
     dump,
     parse,
 )
-from gateway.cassette.reading import SUFFIX
-from gateway.config.models import GatewayConfig
-from gateway.connection.in_flight import InFlightCall, OutgoingCall
-from gateway.connection.redaction import CassetteSecrets
-from gateway.errors import ConfigError, Failure, GatewayError, ToolsChanged
-from gateway.leases.leasing import Leases
-from gateway.leases.sending import Sending
-from gateway.leases.session import Session
-from gateway.private_files import make_private, private
-from gateway.server_events import ServerEvents
-from gateway.types import LeaseRequest, Role, ToolDefinition, ToolResult
+from mcp_rollout.gateway.cassette.reading import SUFFIX
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, OutgoingCall
+from mcp_rollout.gateway.connection.redaction import CassetteSecrets
+from mcp_rollout.gateway.errors import ConfigError, Failure, GatewayError, ToolsChanged
+from mcp_rollout.gateway.leases.leasing import Leases
+from mcp_rollout.gateway.leases.sending import Sending
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.private_files import make_private, private
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import LeaseRequest, Role, ToolDefinition, ToolResult
 
 
 class Recorder:

@@ -10,16 +10,16 @@ from typing import Any
 
 import structlog
 
-from gateway.cassette.answering import ReplayedSending
-from gateway.cassette.lines import RecordedGateway, RecordedLease
-from gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
-from gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
-from gateway.config.models import GatewayConfig
-from gateway.connection.redaction import CassetteSecrets
-from gateway.errors import ConfigError, ReplayMismatch
-from gateway.leases.leasing import Leases
-from gateway.leases.session import Session
-from gateway.types import LeaseRequest, ToolDefinition, canonical_json
+from mcp_rollout.gateway.cassette.answering import ReplayedSending
+from mcp_rollout.gateway.cassette.lines import RecordedGateway, RecordedLease
+from mcp_rollout.gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
+from mcp_rollout.gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.connection.redaction import CassetteSecrets
+from mcp_rollout.gateway.errors import ConfigError, ReplayMismatch
+from mcp_rollout.gateway.leases.leasing import Leases
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import LeaseRequest, ToolDefinition, canonical_json
 
 log = structlog.get_logger(__name__)
 

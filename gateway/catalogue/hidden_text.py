@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from anyio.lowlevel import checkpoint
 
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.types import ToolDefinition
 
 _TEXTS_AT_ONCE = 2000
 """Texts of tool definitions that are looked through before other tasks get their turn."""

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gateway.errors import ConfigError
-from gateway.types import Audience, ToolDefinition
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import Audience, ToolDefinition
 
 Catalogue = Mapping[str, Sequence[ToolDefinition]]
 """All tools by server."""

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import structlog
 
-from gateway.config.models import ServerConfig
-from gateway.config.tool_selection import ToolOverride, fill, is_glob, matches
-from gateway.errors import ConfigError, Faults, raise_all
-from gateway.schemas.check import check_value
-from gateway.schemas.subschemas import needed_definitions
-from gateway.types import Role, ToolDefinition
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.config.tool_selection import ToolOverride, fill, is_glob, matches
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.schemas.check import check_value
+from mcp_rollout.gateway.schemas.subschemas import needed_definitions
+from mcp_rollout.gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from gateway.config.models import ServerConfig
-from gateway.errors import ConfigError
-from gateway.types import (
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import (
     GET_INSTRUCTIONS,
     GET_PROMPT,
     LIST_PROMPTS,

@@ -16,15 +16,15 @@ from typing import Any, cast
 
 import yaml
 
-from gateway.catalogue.hidden_text import Budget, plain
-from gateway.catalogue.names import Catalogue, policy_tools
-from gateway.config.mapping_file import read_mapping
-from gateway.errors import ConfigError, Faults, not_written, raise_all
-from gateway.private_files import replacing
-from gateway.schemas.projection import verl_parameters
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.catalogue.hidden_text import Budget, plain
+from mcp_rollout.gateway.catalogue.names import Catalogue, policy_tools
+from mcp_rollout.gateway.config.mapping_file import read_mapping
+from mcp_rollout.gateway.errors import ConfigError, Faults, not_written, raise_all
+from mcp_rollout.gateway.private_files import replacing
+from mcp_rollout.gateway.schemas.projection import verl_parameters
+from mcp_rollout.gateway.types import ToolDefinition
 
-CLASS_NAME = "rollout.verl.tool.MCPTool"
+CLASS_NAME = "mcp_rollout.rollout.verl.tool.MCPTool"
 FORMAT = 2
 """Version of an entry's `config`. Version 1 did not pin annotations, output and sent schemas."""
 _MOST_COMPARED = 500

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import structlog
 
-from gateway.config.variables import Editor, expand
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.config.variables import Editor, expand
+from mcp_rollout.gateway.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 

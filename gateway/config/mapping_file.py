@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import yaml
 
-from gateway.errors import ConfigError, raise_all
+from mcp_rollout.gateway.errors import ConfigError, raise_all
 
 JSON_SUFFIXES = frozenset({".json", ".jsonc"})
 

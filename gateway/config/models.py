@@ -10,11 +10,18 @@ from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from gateway.config.calls import CallsConfig, ElicitationConfig, SamplingConfig, Seconds, Section, connectable
-from gateway.config.tool_selection import ToolSelection
-from gateway.config.variables import expand
-from gateway.errors import InvalidValue, InvalidValues
-from gateway.types import Role, Scope
+from mcp_rollout.gateway.config.calls import (
+    CallsConfig,
+    ElicitationConfig,
+    SamplingConfig,
+    Seconds,
+    Section,
+    connectable,
+)
+from mcp_rollout.gateway.config.tool_selection import ToolSelection
+from mcp_rollout.gateway.config.variables import expand
+from mcp_rollout.gateway.errors import InvalidValue, InvalidValues
+from mcp_rollout.gateway.types import Role, Scope
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import ConfigError, InvalidValue, InvalidValues, one_error
+from mcp_rollout.gateway.errors import ConfigError, InvalidValue, InvalidValues, one_error
 
 _SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
 """Keys below which a value is never quoted."""

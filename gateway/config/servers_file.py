@@ -14,13 +14,13 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from gateway.config.client_formats import patterns_by_key, translated
-from gateway.config.mapping_file import read_mapping
-from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
-from gateway.config.pydantic_errors import validate
-from gateway.config.tool_selection import TRAJECTORY_VARIABLES
-from gateway.config.variables import Editor, expand
-from gateway.errors import ConfigError, Faults, faults_of, one_error, raise_all
+from mcp_rollout.gateway.config.client_formats import patterns_by_key, translated
+from mcp_rollout.gateway.config.mapping_file import read_mapping
+from mcp_rollout.gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.config.tool_selection import TRAJECTORY_VARIABLES
+from mcp_rollout.gateway.config.variables import Editor, expand
+from mcp_rollout.gateway.errors import ConfigError, Faults, faults_of, one_error, raise_all
 
 log = structlog.get_logger(__name__)
 Configuration = TypeVar("Configuration", bound=GatewayConfig)

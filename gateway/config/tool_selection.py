@@ -11,8 +11,8 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
-from gateway.errors import InvalidValue, InvalidValues
-from gateway.types import ResourceKind
+from mcp_rollout.gateway.errors import InvalidValue, InvalidValues
+from mcp_rollout.gateway.types import ResourceKind
 
 
 class ToolOverride(BaseModel):

@@ -12,8 +12,8 @@ from pkgutil import iter_modules
 from threading import RLock
 from types import ModuleType
 
-from gateway.config.pydantic_errors import near
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.errors import ConfigError
 
 _IMPORTING = RLock()
 """Held by the thread that imports a file, which may import another one."""

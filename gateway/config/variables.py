@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 INHERITED_ENV = frozenset(

@@ -8,15 +8,15 @@ from typing import Any, cast
 import anyio
 import httpx2
 
-from gateway.config.calls import SamplingConfig
-from gateway.config.models import GatewayConfig
-from gateway.connection.in_flight import Answerer, Question
-from gateway.errors import ConfigError, RequestRefused
-from gateway.server_events import RequestKind
-from gateway.transport.http_address import certificates
-from gateway.types import Role, ToolDefinition
-from mcp_wire import chat_api
-from mcp_wire.control_text import break_control_text
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.connection.in_flight import Answerer, Question
+from mcp_rollout.gateway.errors import ConfigError, RequestRefused
+from mcp_rollout.gateway.server_events import RequestKind
+from mcp_rollout.gateway.transport.http_address import certificates
+from mcp_rollout.gateway.types import Role, ToolDefinition
+from mcp_rollout.mcp_wire import chat_api
+from mcp_rollout.mcp_wire.control_text import break_control_text
 
 _AT_ONCE = 64
 """Completions requested at a time."""

@@ -14,23 +14,23 @@ from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from gateway import sdk
-from gateway.config.models import ServerConfig
-from gateway.connection.deadline import Deadline, Deadlines
-from gateway.connection.failures import as_error, describe, failure, refuses
-from gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
-from gateway.connection.redaction import Redactor
-from gateway.connection.resource_calls import fetch
-from gateway.connection.server_requests import answer_round
-from gateway.connection.tool_listing import raw_tools
-from gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
-from gateway.schemas.check import check_output
-from gateway.schemas.compiled import PROGRAMS
-from gateway.transport.delivery import Broke, Delivery, GatewayAnswer
-from gateway.transport.link import Link
-from gateway.transport.messages import Json
-from gateway.transport.results import PlainResult, read_answer, read_result
-from gateway.types import Role, ToolResult
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.deadline import Deadline, Deadlines
+from mcp_rollout.gateway.connection.failures import as_error, describe, failure, refuses
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
+from mcp_rollout.gateway.connection.redaction import Redactor
+from mcp_rollout.gateway.connection.resource_calls import fetch
+from mcp_rollout.gateway.connection.server_requests import answer_round
+from mcp_rollout.gateway.connection.tool_listing import raw_tools
+from mcp_rollout.gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
+from mcp_rollout.gateway.schemas.check import check_output
+from mcp_rollout.gateway.schemas.compiled import PROGRAMS
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery, GatewayAnswer
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.messages import Json
+from mcp_rollout.gateway.transport.results import PlainResult, read_answer, read_result
+from mcp_rollout.gateway.types import Role, ToolResult
 
 MCP_FAILURES = (MCPError, ValidationError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError)
 """What mcp raises when a request fails."""

@@ -19,20 +19,27 @@ from mcp import Client
 from mcp.client.extension import advertise
 from mcp.client.session import ClientSession, IncomingMessage
 
-from gateway.config.models import Kind, ServerConfig
-from gateway.connection.calls import MCP_FAILURES, Calls
-from gateway.connection.failures import cannot_start, describe, ended_at_probe, not_in_time
-from gateway.connection.forwarding import Forwarding
-from gateway.connection.in_flight import InFlightCalls, OutgoingCall
-from gateway.connection.redaction import Redactor, redacted_mcp_logs
-from gateway.connection.server_requests import ServerRequests
-from gateway.connection.tool_listing import list_definitions, watch_tool_changes
-from gateway.errors import CallTimeout, ConfigError, GatewayError, ServerUnavailable, ServesWorlds, ToolsChanged
-from gateway.server_events import RequestKind
-from gateway.transport.delivery import DELIVERY
-from gateway.transport.link import Link
-from gateway.transport.negotiated import NegotiatedProtocol, Target
-from gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDefinition, ToolResult
+from mcp_rollout.gateway.config.models import Kind, ServerConfig
+from mcp_rollout.gateway.connection.calls import MCP_FAILURES, Calls
+from mcp_rollout.gateway.connection.failures import cannot_start, describe, ended_at_probe, not_in_time
+from mcp_rollout.gateway.connection.forwarding import Forwarding
+from mcp_rollout.gateway.connection.in_flight import InFlightCalls, OutgoingCall
+from mcp_rollout.gateway.connection.redaction import Redactor, redacted_mcp_logs
+from mcp_rollout.gateway.connection.server_requests import ServerRequests
+from mcp_rollout.gateway.connection.tool_listing import list_definitions, watch_tool_changes
+from mcp_rollout.gateway.errors import (
+    CallTimeout,
+    ConfigError,
+    GatewayError,
+    ServerUnavailable,
+    ServesWorlds,
+    ToolsChanged,
+)
+from mcp_rollout.gateway.server_events import RequestKind
+from mcp_rollout.gateway.transport.delivery import DELIVERY
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.negotiated import NegotiatedProtocol, Target
+from mcp_rollout.gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

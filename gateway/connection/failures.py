@@ -8,8 +8,8 @@ import mcp_types as mcp
 from mcp import MCPError
 from pydantic import ValidationError
 
-from gateway.config.models import ServerConfig
-from gateway.errors import (
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import (
     ConnectTimeout,
     DeliveryUnknown,
     GatewayError,
@@ -19,12 +19,12 @@ from gateway.errors import (
     ServerUnavailable,
     innermost,
 )
-from gateway.server_events import cut_text
-from gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
-from gateway.transport.http_answer import StatusFault
-from gateway.transport.link import Link
-from gateway.transport.tool_definitions import first_fault
-from gateway.types import ToolResult
+from mcp_rollout.gateway.server_events import cut_text
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery, GatewayAnswer, Sent, Verdict, verdict
+from mcp_rollout.gateway.transport.http_answer import StatusFault
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.tool_definitions import first_fault
+from mcp_rollout.gateway.types import ToolResult
 
 _PASSING = frozenset({408, 425, 429})
 """HTTP statuses of a client's error that say nothing about the next request."""

@@ -10,16 +10,16 @@ from mcp.client.session import ClientSession
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from gateway import sdk
-from gateway.connection.calls import Calls
-from gateway.connection.deadline import Deadline
-from gateway.connection.failures import as_error
-from gateway.connection.in_flight import InFlightCall, InFlightCalls
-from gateway.connection.redaction import Redactor
-from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
-from gateway.errors import CallTimeout, GatewayError
-from gateway.transport.delivery import GatewayAnswer
-from gateway.transport.link import Link
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.connection.calls import Calls
+from mcp_rollout.gateway.connection.deadline import Deadline
+from mcp_rollout.gateway.connection.failures import as_error
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, InFlightCalls
+from mcp_rollout.gateway.connection.redaction import Redactor
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
+from mcp_rollout.gateway.errors import CallTimeout, GatewayError
+from mcp_rollout.gateway.transport.delivery import GatewayAnswer
+from mcp_rollout.gateway.transport.link import Link
 
 _ENVELOPE = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
 """What 2026-07-28 says in `_meta` of each request, and the handshake once."""

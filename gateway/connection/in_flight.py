@@ -11,10 +11,10 @@ from typing import Any, NoReturn, cast
 import anyio
 import structlog
 
-from gateway.connection.deadline import Deadline
-from gateway.connection.relay import Relay
-from gateway.errors import GatewayError, RequestRefused
-from gateway.server_events import (
+from mcp_rollout.gateway.connection.deadline import Deadline
+from mcp_rollout.gateway.connection.relay import Relay
+from mcp_rollout.gateway.errors import GatewayError, RequestRefused
+from mcp_rollout.gateway.server_events import (
     Notification,
     NotificationKind,
     RequestKind,
@@ -23,8 +23,8 @@ from gateway.server_events import (
     cut_text,
     shortened,
 )
-from gateway.transport.delivery import Delivery
-from gateway.types import TRAJECTORY_META, ToolDefinition
+from mcp_rollout.gateway.transport.delivery import Delivery
+from mcp_rollout.gateway.types import TRAJECTORY_META, ToolDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar, cast
 import anyio.to_thread
 from pydantic_core import to_json
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.connection.secret_patterns import SecretPattern
-from gateway.connection.secret_values import SHORTEST, EntryTexts
-from gateway.errors import GatewayError
-from gateway.transport.link import Link
-from gateway.types import ToolDefinition, ToolResult
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.connection.secret_patterns import SecretPattern
+from mcp_rollout.gateway.connection.secret_values import SHORTEST, EntryTexts
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.types import ToolDefinition, ToolResult
 
 REDACTED = "[secret]"
 _MOST_AT_ONCE = 1 << 18

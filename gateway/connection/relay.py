@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from gateway.types import OWN_PREFIX
+from mcp_rollout.gateway.types import OWN_PREFIX
 
 Json = dict[str, Any]
 

@@ -11,9 +11,9 @@ from mcp import MCPError
 from mcp.client.session import ClientSession
 from pydantic_core import to_json
 
-from gateway.connection.relay import ErrorAnswer, Json
-from gateway.transport.delivery import GatewayAnswer
-from gateway.types import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json
+from mcp_rollout.gateway.transport.delivery import GatewayAnswer
+from mcp_rollout.gateway.types import GET_INSTRUCTIONS, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCES, READ_RESOURCE
 
 MAX_PAGES = 100
 

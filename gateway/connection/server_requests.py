@@ -12,14 +12,14 @@ from mcp.client.session import ClientRequestContext, ClientSession
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway import sdk
-from gateway.connection.in_flight import InFlightCall, InFlightCalls, Refused
-from gateway.connection.relay import ErrorAnswer, Json, without_own
-from gateway.errors import RequestRefused
-from gateway.schemas.extent import measure
-from gateway.server_events import RequestKind
-from gateway.transport.delivery import DELIVERY, Delivery
-from gateway.transport.tool_definitions import first_fault
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, InFlightCalls, Refused
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json, without_own
+from mcp_rollout.gateway.errors import RequestRefused
+from mcp_rollout.gateway.schemas.extent import measure
+from mcp_rollout.gateway.server_events import RequestKind
+from mcp_rollout.gateway.transport.delivery import DELIVERY, Delivery
+from mcp_rollout.gateway.transport.tool_definitions import first_fault
 
 _SAMPLED = mcp.CreateMessageResult | mcp.CreateMessageResultWithTools
 Params = mcp.ElicitRequestParams | mcp.CreateMessageRequestParams

@@ -15,13 +15,13 @@ from mcp import Client, MCPError
 from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from gateway import sdk
-from gateway.catalogue.hidden_text import HiddenText, plain
-from gateway.connection.resource_calls import MAX_PAGES, TooLong, pages
-from gateway.transport.delivery import GatewayAnswer
-from gateway.transport.messages import MOST_TOOLS
-from gateway.transport.tool_definitions import Listing, read_tools, well_formed_tools
-from gateway.types import Role, ToolDefinition
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, plain
+from mcp_rollout.gateway.connection.resource_calls import MAX_PAGES, TooLong, pages
+from mcp_rollout.gateway.transport.delivery import GatewayAnswer
+from mcp_rollout.gateway.transport.messages import MOST_TOOLS
+from mcp_rollout.gateway.transport.tool_definitions import Listing, read_tools, well_formed_tools
+from mcp_rollout.gateway.types import Role, ToolDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from gateway.connection.in_flight import Question
-from gateway.errors import HarnessError
-from gateway.schemas.check import check_value
-from gateway.types import ToolDefinition, ToolResult
+from mcp_rollout.gateway.connection.in_flight import Question
+from mcp_rollout.gateway.errors import HarnessError
+from mcp_rollout.gateway.schemas.check import check_value
+from mcp_rollout.gateway.types import ToolDefinition, ToolResult
 
 
 def known_arguments(tool: ToolDefinition, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

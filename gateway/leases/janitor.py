@@ -24,10 +24,10 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
-from gateway.errors import ConfigError
-from gateway.leases.sweeper import remove
-from gateway.types import Scope
+from mcp_rollout.gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.leases.sweeper import remove
+from mcp_rollout.gateway.types import Scope
 
 log = structlog.get_logger(__name__)
 

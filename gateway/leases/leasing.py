@@ -12,18 +12,18 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.connection.answerers import sampling_answerer
-from gateway.connection.connection import AnyConnection
-from gateway.errors import ConfigError, GatewayError, HarnessError, LeaseTimeout
-from gateway.leases.opening import Openings
-from gateway.leases.pool import BundlePool
-from gateway.leases.remote_pool import RemotePool
-from gateway.leases.sending import Sending
-from gateway.leases.session import Session
-from gateway.leases.slots import Slots
-from gateway.leases.taking import Bundle, Pool, SharedConnection, Wanted, take_all
-from gateway.types import SEED_META, TRAJECTORY_META, LeaseRequest, Role, Scope, ToolDefinition
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.connection.answerers import sampling_answerer
+from mcp_rollout.gateway.connection.connection import AnyConnection
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, HarnessError, LeaseTimeout
+from mcp_rollout.gateway.leases.opening import Openings
+from mcp_rollout.gateway.leases.pool import BundlePool
+from mcp_rollout.gateway.leases.remote_pool import RemotePool
+from mcp_rollout.gateway.leases.sending import Sending
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.leases.slots import Slots
+from mcp_rollout.gateway.leases.taking import Bundle, Pool, SharedConnection, Wanted, take_all
+from mcp_rollout.gateway.types import SEED_META, TRAJECTORY_META, LeaseRequest, Role, Scope, ToolDefinition
 
 _SESSIONS = ""
 """The key of the gateway's own slots; the others are names of pools."""

@@ -13,19 +13,19 @@ from typing import Self
 import anyio
 import structlog
 
-from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
-from gateway.connection.answerers import requests_answered
-from gateway.connection.connection import Connection
-from gateway.connection.redaction import Redactor, entry_texts
-from gateway.errors import GatewayError, ServerUnavailable
-from gateway.leases.janitor import LEASE_DIR, OWNER, Janitor, bundled, placed
-from gateway.leases.taking import Bundle
-from gateway.leases.watch import ToolWatch
-from gateway.transport.forks import Forks
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.negotiated import Connect, NegotiatedProtocol
-from gateway.transport.target import open_target
-from gateway.types import Scope
+from mcp_rollout.gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
+from mcp_rollout.gateway.connection.answerers import requests_answered
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.connection.redaction import Redactor, entry_texts
+from mcp_rollout.gateway.errors import GatewayError, ServerUnavailable
+from mcp_rollout.gateway.leases.janitor import LEASE_DIR, OWNER, Janitor, bundled, placed
+from mcp_rollout.gateway.leases.taking import Bundle
+from mcp_rollout.gateway.leases.watch import ToolWatch
+from mcp_rollout.gateway.transport.forks import Forks
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.negotiated import Connect, NegotiatedProtocol
+from mcp_rollout.gateway.transport.target import open_target
+from mcp_rollout.gateway.types import Scope
 
 log = structlog.get_logger(__name__)
 

@@ -13,8 +13,8 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.errors import GatewayError
-from gateway.leases.taking import Backoff, Bundle
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.leases.taking import Backoff, Bundle
 
 log = structlog.get_logger(__name__)
 

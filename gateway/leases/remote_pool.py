@@ -12,18 +12,18 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.config.tool_selection import ToolSelection
-from gateway.connection.connection import AnyConnection
-from gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
-from gateway.leases.taking import Bundle, SharedAttempt
-from gateway.remote.host import RemoteHost
-from gateway.remote.hosts import HostConfig, HostList, Hosts, may_hold_secrets
-from gateway.remote.names import Offer, OfferedServer
-from gateway.remote.outcome import HostError
-from gateway.remote.world import RemoteConnection, RemoteWorld
-from gateway.transport.http_connection import HttpConnections
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.config.tool_selection import ToolSelection
+from mcp_rollout.gateway.connection.connection import AnyConnection
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
+from mcp_rollout.gateway.leases.taking import Bundle, SharedAttempt
+from mcp_rollout.gateway.remote.host import RemoteHost
+from mcp_rollout.gateway.remote.hosts import HostConfig, HostList, Hosts, may_hold_secrets
+from mcp_rollout.gateway.remote.names import Offer, OfferedServer
+from mcp_rollout.gateway.remote.outcome import HostError
+from mcp_rollout.gateway.remote.world import RemoteConnection, RemoteWorld
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
 

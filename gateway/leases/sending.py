@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import structlog
 
-from gateway.connection.connection import AnyConnection, Connection
-from gateway.connection.in_flight import OutgoingCall
-from gateway.connection.relay import ErrorAnswer, ForwardedRequest
-from gateway.errors import (
+from mcp_rollout.gateway.connection.connection import AnyConnection, Connection
+from mcp_rollout.gateway.connection.in_flight import OutgoingCall
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest
+from mcp_rollout.gateway.errors import (
     CallTimeout,
     DeliveryUnknown,
     GatewayError,
@@ -22,7 +22,7 @@ from gateway.errors import (
     ToolsChanged,
     WorldLost,
 )
-from gateway.types import CallFault, Role, ToolDefinition, ToolResult
+from mcp_rollout.gateway.types import CallFault, Role, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

@@ -12,17 +12,17 @@ from typing import Any
 import anyio
 import structlog
 
-from gateway.config.calls import CallOrder
-from gateway.config.models import GatewayConfig
-from gateway.config.tool_selection import fill
-from gateway.connection.connection import AnyConnection, Connection
-from gateway.connection.in_flight import Answerer, InFlightCall, OutgoingCall, RawAnswer
-from gateway.errors import GatewayError, HarnessError
-from gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
-from gateway.leases.sending import Sending, caused_by_policy
-from gateway.schemas.arguments import Prepared, encodable, prepare
-from gateway.server_events import RequestKind, ServerEvents
-from gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
+from mcp_rollout.gateway.config.calls import CallOrder
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.config.tool_selection import fill
+from mcp_rollout.gateway.connection.connection import AnyConnection, Connection
+from mcp_rollout.gateway.connection.in_flight import Answerer, InFlightCall, OutgoingCall, RawAnswer
+from mcp_rollout.gateway.errors import GatewayError, HarnessError
+from mcp_rollout.gateway.leases.harness_calls import UserElicitation, known_arguments, structured_answer
+from mcp_rollout.gateway.leases.sending import Sending, caused_by_policy
+from mcp_rollout.gateway.schemas.arguments import Prepared, encodable, prepare
+from mcp_rollout.gateway.server_events import RequestKind, ServerEvents
+from mcp_rollout.gateway.types import REWARD_META, CallFault, Role, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 

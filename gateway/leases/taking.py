@@ -12,8 +12,8 @@ from typing import Protocol
 import anyio
 import structlog
 
-from gateway.connection.connection import AnyConnection
-from gateway.errors import CodedError, GatewayError, LeaseTimeout
+from mcp_rollout.gateway.connection.connection import AnyConnection
+from mcp_rollout.gateway.errors import CodedError, GatewayError, LeaseTimeout
 
 log = structlog.get_logger(__name__)
 

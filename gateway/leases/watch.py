@@ -15,10 +15,10 @@ import anyio.lowlevel
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.catalogue.tool_config import difference, is_changed
-from gateway.connection.connection import AnyConnection, Connection
-from gateway.errors import OwnToolsChanged, ToolsChanged, ToolsUnknown
-from gateway.types import Scope, ToolDefinition
+from mcp_rollout.gateway.catalogue.tool_config import difference, is_changed
+from mcp_rollout.gateway.connection.connection import AnyConnection, Connection
+from mcp_rollout.gateway.errors import OwnToolsChanged, ToolsChanged, ToolsUnknown
+from mcp_rollout.gateway.types import Scope, ToolDefinition
 
 log = structlog.get_logger(__name__)
 

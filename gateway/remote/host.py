@@ -12,11 +12,11 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from gateway.config.models import ServerConfig
-from gateway.connection.redaction import Redactor
-from gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
-from gateway.remote.hosts import HostConfig
-from gateway.remote.names import (
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.redaction import Redactor
+from mcp_rollout.gateway.errors import GatewayError, HostRefused, LeaseTimeout, ProtocolError, WorldLost
+from mcp_rollout.gateway.remote.hosts import HostConfig
+from mcp_rollout.gateway.remote.names import (
     CAPABILITIES_META,
     CATALOGUE,
     CLIENT_META,
@@ -31,16 +31,16 @@ from gateway.remote.names import (
     Offer,
     OfferedServer,
 )
-from gateway.remote.outcome import HostError
-from gateway.transport.channel import numbers
-from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http_answer import HttpAnswer, HttpFault
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_exchange import Exchanges
-from gateway.transport.messages import answers, read_json
-from gateway.transport.tool_definitions import first_fault
-from gateway.transport.unmatched import unmatched
-from gateway.types import ServerIdentity
+from mcp_rollout.gateway.remote.outcome import HostError
+from mcp_rollout.gateway.transport.channel import numbers
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery
+from mcp_rollout.gateway.transport.http_answer import HttpAnswer, HttpFault
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.http_exchange import Exchanges
+from mcp_rollout.gateway.transport.messages import answers, read_json
+from mcp_rollout.gateway.transport.tool_definitions import first_fault
+from mcp_rollout.gateway.transport.unmatched import unmatched
+from mcp_rollout.gateway.types import ServerIdentity
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from gateway.config.calls import Seconds
-from gateway.config.variables import expand
+from mcp_rollout.gateway.config.calls import Seconds
+from mcp_rollout.gateway.config.variables import expand
 
 _PAUSE_S = 2.0
 """How long a host that could not be reached is not asked again, while there are others."""

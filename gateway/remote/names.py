@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.config.calls import Seconds
-from gateway.types import LEASE_EXTENSION, ServerIdentity, ToolDefinition
+from mcp_rollout.gateway.config.calls import Seconds
+from mcp_rollout.gateway.types import LEASE_EXTENSION, ServerIdentity, ToolDefinition
 
 EXTENSION = LEASE_EXTENSION
 """Under `capabilities.extensions` of `server/discover`, and under `capabilities.experimental` of `initialize`."""

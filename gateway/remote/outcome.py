@@ -10,12 +10,12 @@ from typing import Annotated, Any, cast
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from gateway.errors import Failure, GatewayError, ProtocolError
-from gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
-from gateway.server_events import ServerEvents
-from gateway.transport.results import read_answer, read_result
-from gateway.transport.tool_definitions import first_fault
-from gateway.types import CallFault, Content, ContentKind, ToolResult
+from mcp_rollout.gateway.errors import Failure, GatewayError, ProtocolError
+from mcp_rollout.gateway.remote.names import FAILURE, OUTCOME_META, PROTOCOL
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.transport.results import read_answer, read_result
+from mcp_rollout.gateway.transport.tool_definitions import first_fault
+from mcp_rollout.gateway.types import CallFault, Content, ContentKind, ToolResult
 
 Json = dict[str, Any]
 _Count = Annotated[int, Field(ge=0, lt=1 << 31)]

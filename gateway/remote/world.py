@@ -10,15 +10,15 @@ from typing import Any
 import anyio
 import structlog
 
-from gateway.config.models import GatewayConfig
-from gateway.connection.connection import AnyConnection
-from gateway.connection.in_flight import OutgoingCall
-from gateway.errors import GatewayError, ProtocolError, WorldLost
-from gateway.remote.host import RemoteHost
-from gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
-from gateway.remote.outcome import HostError, decoded_failure, decoded_result
-from gateway.server_events import ServerEvents
-from gateway.types import Role, ToolResult
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.connection.connection import AnyConnection
+from mcp_rollout.gateway.connection.in_flight import OutgoingCall
+from mcp_rollout.gateway.errors import GatewayError, ProtocolError, WorldLost
+from mcp_rollout.gateway.remote.host import RemoteHost
+from mcp_rollout.gateway.remote.names import CALL_META, CANCEL, CHECK, CLOSE, LEASE_META, SERVER_META
+from mcp_rollout.gateway.remote.outcome import HostError, decoded_failure, decoded_result
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import Role, ToolResult
 
 log = structlog.get_logger(__name__)
 

@@ -16,10 +16,10 @@ from typing import Any, cast
 from jsonschema_rs import ValidationError, ValidationErrorKind
 from pydantic_core import from_json
 
-from gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, show_value
-from gateway.schemas.compiled import PROGRAMS
-from gateway.schemas.extent import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
-from gateway.types import ToolDefinition, empty
+from mcp_rollout.gateway.schemas.check import MAX_FAULTS, describe_errors, find_errors, show_value
+from mcp_rollout.gateway.schemas.compiled import PROGRAMS
+from mcp_rollout.gateway.schemas.extent import DEEPEST, MOST_BITS, MOST_DIGITS, MOST_NESTED, measure
+from mcp_rollout.gateway.types import ToolDefinition, empty
 
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,3})?")

@@ -10,8 +10,8 @@ from typing import Any
 import structlog
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
-from gateway.schemas.compiled import PROGRAMS, Program, TooMuch, Unchecked, compile_schema
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.schemas.compiled import PROGRAMS, Program, TooMuch, Unchecked, compile_schema
+from mcp_rollout.gateway.types import ToolDefinition
 
 log = structlog.get_logger(__name__)
 

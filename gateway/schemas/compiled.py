@@ -14,8 +14,8 @@ from typing import Any, cast
 import structlog
 from jsonschema_rs import ReferencingError, RegexOptions, ValidationError, Validator, validator_for
 
-from gateway.schemas.extent import Extent, measure, too_large
-from gateway.schemas.subschemas import UNEVALUATED, Document, Unchecked, Work, patterns_of
+from mcp_rollout.gateway.schemas.extent import Extent, measure, too_large
+from mcp_rollout.gateway.schemas.subschemas import UNEVALUATED, Document, Unchecked, Work, patterns_of
 
 log = structlog.get_logger(__name__)
 

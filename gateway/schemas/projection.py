@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, cast
 from urllib.parse import unquote
 
-from gateway.schemas.subschemas import inner
+from mcp_rollout.gateway.schemas.subschemas import inner
 
 ALL_TYPES = ["string", "integer", "number", "boolean", "object", "array", "null"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
-from gateway.schemas.extent import measure
+from mcp_rollout.gateway.schemas.extent import measure
 
 _MOST_OBJECTS = 5000
 """Maximum objects in one document."""

@@ -17,21 +17,21 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 from pydantic_core import to_json
 
-from gateway.errors import ConfigError, GatewayError
-from gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
-from gateway.remote.outcome import failed
-from gateway.serve.bearers import CONTENT_TYPE, Admission, Bearer, Counts, Refused, exposition
-from gateway.serve.client_face import ClientFace
-from gateway.serve.client_gateways import ClientGateways, ServedGateway
-from gateway.serve.config import ServeConfig
-from gateway.serve.lease_face import LeaseFace
-from gateway.serve.leases import PATH, ServedLeases
-from gateway.serve.params import InvalidParams, Params
-from gateway.transport.messages import read_request
-from mcp_wire.door import is_loopback
-from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
-from mcp_wire.http_server import http_server
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
+from mcp_rollout.gateway.remote.outcome import failed
+from mcp_rollout.gateway.serve.bearers import CONTENT_TYPE, Admission, Bearer, Counts, Refused, exposition
+from mcp_rollout.gateway.serve.client_face import ClientFace
+from mcp_rollout.gateway.serve.client_gateways import ClientGateways, ServedGateway
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.serve.lease_face import LeaseFace
+from mcp_rollout.gateway.serve.leases import PATH, ServedLeases
+from mcp_rollout.gateway.serve.params import InvalidParams, Params
+from mcp_rollout.gateway.transport.messages import read_request
+from mcp_rollout.mcp_wire.door import is_loopback
+from mcp_rollout.mcp_wire.http_connections import Connections
+from mcp_rollout.mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
+from mcp_rollout.mcp_wire.http_server import http_server
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -14,10 +14,10 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_REQUEST
 
-from gateway.connection.relay import ErrorAnswer, Json
-from gateway.serve.bearers import Refused
-from gateway.serve.client_relay import Begin, ClientRelay, PassedRequest
-from gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json
+from mcp_rollout.gateway.serve.bearers import Refused
+from mcp_rollout.gateway.serve.client_relay import Begin, ClientRelay, PassedRequest
+from mcp_rollout.gateway.serve.config import ServeConfig
 
 _MOST_WAITING = 1000
 

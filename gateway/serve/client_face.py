@@ -19,19 +19,19 @@ from pydantic_core import to_json
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from gateway.connection.calls import MOST_ROUNDS
-from gateway.connection.relay import ErrorAnswer, Json, Relay
-from gateway.errors import ConfigError, GatewayError
-from gateway.leases.session import Session
-from gateway.remote.names import EXTENSION, VERSION
-from gateway.sdk import connection_of
-from gateway.serve.bearers import Bearer, Counts, Refused
-from gateway.serve.client_calls import RunningCalls
-from gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
-from gateway.serve.client_parked import ParkedRequests
-from gateway.serve.client_relay import ClientRelay, relay_of
-from gateway.serve.client_sessions import ClientSessions, RecentEvents, user_of
-from gateway.serve.client_world import (
+from mcp_rollout.gateway.connection.calls import MOST_ROUNDS
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json, Relay
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.remote.names import EXTENSION, VERSION
+from mcp_rollout.gateway.sdk import connection_of
+from mcp_rollout.gateway.serve.bearers import Bearer, Counts, Refused
+from mcp_rollout.gateway.serve.client_calls import RunningCalls
+from mcp_rollout.gateway.serve.client_gateways import ClientGateway, ClientGateways, Era
+from mcp_rollout.gateway.serve.client_parked import ParkedRequests
+from mcp_rollout.gateway.serve.client_relay import ClientRelay, relay_of
+from mcp_rollout.gateway.serve.client_sessions import ClientSessions, RecentEvents, user_of
+from mcp_rollout.gateway.serve.client_world import (
     CACHE,
     WORLD_META,
     WorldRequest,
@@ -41,11 +41,11 @@ from gateway.serve.client_world import (
     joined_state,
     split_state,
 )
-from gateway.serve.config import ServeConfig
-from gateway.serve.leases import NO_LEASE, ServedLeases
-from gateway.serve.served_lease import ServedLease
-from gateway.transport.messages import is_message, read_json
-from gateway.types import Scope
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.serve.leases import NO_LEASE, ServedLeases
+from mcp_rollout.gateway.serve.served_lease import ServedLease
+from mcp_rollout.gateway.transport.messages import is_message, read_json
+from mcp_rollout.gateway.types import Scope
 
 Context = ServerRequestContext[Any, Any]
 

@@ -13,15 +13,15 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from gateway.catalogue.names import policy_tools
-from gateway.config.models import GatewayConfig, Kind
-from gateway.connection.connection import Connection
-from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
-from gateway.connection.resource_calls import pages
-from gateway.errors import ConfigError, GatewayError
-from gateway.leases.session import Session
-from gateway.leases.taking import SharedAttempt
-from gateway.types import Scope, ServerIdentity, ToolDefinition
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.config.models import GatewayConfig, Kind
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
+from mcp_rollout.gateway.connection.resource_calls import pages
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.leases.taking import SharedAttempt
+from mcp_rollout.gateway.types import Scope, ServerIdentity, ToolDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST
 
-from gateway.connection.relay import ErrorAnswer, Json
-from gateway.serve.client_relay import Begin, ClientRelay, PassedRequest
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json
+from mcp_rollout.gateway.serve.client_relay import Begin, ClientRelay, PassedRequest
 
 
 @dataclass(eq=False, slots=True)

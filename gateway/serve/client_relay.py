@@ -13,9 +13,9 @@ from mcp.shared.dispatcher import Outbound
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ClientCapabilities
 
-from gateway import sdk
-from gateway.connection.relay import ErrorAnswer, Json, Relay
-from gateway.errors import GatewayError
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json, Relay
+from mcp_rollout.gateway.errors import GatewayError
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 from pydantic_core import to_json
 
-from gateway.sdk import SessionManager
-from gateway.serve.bearers import Bearer
-from gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.sdk import SessionManager
+from mcp_rollout.gateway.serve.bearers import Bearer
+from mcp_rollout.gateway.serve.config import ServeConfig
 
 _MOST_EVENTS, _MOST_EVENT_BYTES = 256, 4 << 20
 """What is kept of a session's events, so that its client can resume a stream that broke."""

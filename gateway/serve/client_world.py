@@ -11,14 +11,14 @@ from typing import Any, cast
 import anyio
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
-from gateway.connection.calls import ROUND_S
-from gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
-from gateway.connection.resource_calls import pages
-from gateway.errors import GatewayError, ProtocolError
-from gateway.leases.session import Session
-from gateway.remote.outcome import encoded_failure, encoded_result
-from gateway.serve.client_gateways import ClientGateway
-from gateway.server_events import ServerEvents
+from mcp_rollout.gateway.connection.calls import ROUND_S
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
+from mcp_rollout.gateway.connection.resource_calls import pages
+from mcp_rollout.gateway.errors import GatewayError, ProtocolError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.remote.outcome import encoded_failure, encoded_result
+from mcp_rollout.gateway.serve.client_gateways import ClientGateway
+from mcp_rollout.gateway.server_events import ServerEvents
 
 WORLD_META = "mcp-rollout/world"
 """In the `_meta` of results, and of a client's later requests: its world, where the era has no sessions."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gateway.connection.answerers import requests_answered
-from gateway.errors import GatewayError
-from gateway.remote.names import (
+from mcp_rollout.gateway.connection.answerers import requests_answered
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.remote.names import (
     CALL_META,
     CANCEL,
     CATALOGUE,
@@ -26,15 +26,15 @@ from gateway.remote.names import (
     Offer,
     OfferedServer,
 )
-from gateway.remote.outcome import encoded_result, failed, succeeded
-from gateway.serve.bearers import Bearer, Counts
-from gateway.serve.client_gateways import ServedGateway
-from gateway.serve.config import ServeConfig
-from gateway.serve.leases import ServedLeases
-from gateway.serve.params import InvalidParams, Params
-from gateway.serve.served_lease import ServedLease
-from gateway.server_events import ServerEvents
-from gateway.types import ServerIdentity, ToolDefinition
+from mcp_rollout.gateway.remote.outcome import encoded_result, failed, succeeded
+from mcp_rollout.gateway.serve.bearers import Bearer, Counts
+from mcp_rollout.gateway.serve.client_gateways import ServedGateway
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.serve.leases import ServedLeases
+from mcp_rollout.gateway.serve.params import InvalidParams, Params
+from mcp_rollout.gateway.serve.served_lease import ServedLease
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import ServerIdentity, ToolDefinition
 
 Json = dict[str, Any]
 Method = Callable[[Params, Bearer], Awaitable[bytes]]

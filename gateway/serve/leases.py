@@ -11,15 +11,15 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
-from gateway.leases.session import Session
-from gateway.serve.bearers import Bearer, Refused
-from gateway.serve.client_gateways import ClientGateway, ServedGateway
-from gateway.serve.client_relay import ClientRelay
-from gateway.serve.config import ServeConfig
-from gateway.serve.params import Params
-from gateway.serve.served_lease import LeasedCalls, ServedLease
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavailable, WorldLost
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.serve.bearers import Bearer, Refused
+from mcp_rollout.gateway.serve.client_gateways import ClientGateway, ServedGateway
+from mcp_rollout.gateway.serve.client_relay import ClientRelay
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.serve.params import Params
+from mcp_rollout.gateway.serve.served_lease import LeasedCalls, ServedLease
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable
-from gateway.leases.session import Session
-from gateway.serve.bearers import Bearer, Refused
-from gateway.serve.client_gateways import ClientGateway
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.errors import DeliveryUnknown, GatewayError, ServerUnavailable
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.serve.bearers import Bearer, Refused
+from mcp_rollout.gateway.serve.client_gateways import ClientGateway
+from mcp_rollout.gateway.types import ToolDefinition
 
 _MOST_CANCELLED = 1000
 """Keys that are kept of calls which were cancelled before they arrived: the two requests cross on the way at most."""

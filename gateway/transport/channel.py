@@ -26,9 +26,9 @@ from opentelemetry.propagate import inject
 from opentelemetry.trace import ProxyTracerProvider, SpanKind, StatusCode, get_tracer, get_tracer_provider
 from pydantic_core import from_json, to_json
 
-from gateway import sdk
-from gateway.transport.delivery import Delivery, Sent
-from gateway.transport.messages import Json
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.transport.delivery import Delivery, Sent
+from mcp_rollout.gateway.transport.messages import Json
 
 _CANCEL_S = 5.0
 """How long handing over a cancellation may take."""

@@ -15,11 +15,11 @@ from typing import Any, cast
 import anyio
 import structlog
 
-from gateway.config.models import ServerConfig
-from gateway.config.variables import child_env
-from gateway.transport.forked_process import ForkControl, ForkedProcess, close_streams, open_streams
-from gateway.transport.guard import guarded, rlimits
-from gateway.transport.python_program import PythonProgram, python_program
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.config.variables import child_env
+from mcp_rollout.gateway.transport.forked_process import ForkControl, ForkedProcess, close_streams, open_streams
+from mcp_rollout.gateway.transport.guard import guarded, rlimits
+from mcp_rollout.gateway.transport.python_program import PythonProgram, python_program
 
 log = structlog.get_logger(__name__)
 

@@ -21,18 +21,18 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from gateway.config.models import ServerConfig
-from gateway.transport.delivery import DELIVERY, Broke, Delivery, GatewayAnswer
-from gateway.transport.http_address import load_certificates
-from gateway.transport.http_answer import HttpFault, StatusFault
-from gateway.transport.http_calls import HttpCalls
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_exchange import Exchanges, explain_start
-from gateway.transport.link import Link
-from gateway.transport.messages import Json, bounded, typed
-from gateway.transport.oauth import Authority
-from gateway.transport.unmatched import HANDSHAKE
-from mcp_wire.streams import OpenStream
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.transport.delivery import DELIVERY, Broke, Delivery, GatewayAnswer
+from mcp_rollout.gateway.transport.http_address import load_certificates
+from mcp_rollout.gateway.transport.http_answer import HttpFault, StatusFault
+from mcp_rollout.gateway.transport.http_calls import HttpCalls
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.http_exchange import Exchanges, explain_start
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.messages import Json, bounded, typed
+from mcp_rollout.gateway.transport.oauth import Authority
+from mcp_rollout.gateway.transport.unmatched import HANDSHAKE
+from mcp_rollout.mcp_wire.streams import OpenStream
 
 log = structlog.get_logger(__name__)
 

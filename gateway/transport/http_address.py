@@ -10,8 +10,8 @@ from typing import NamedTuple
 import anyio.to_thread
 import httpx2
 
-from gateway.transport.delivery import Broke
-from gateway.transport.http_answer import HttpFault
+from mcp_rollout.gateway.transport.delivery import Broke
+from mcp_rollout.gateway.transport.http_answer import HttpFault
 
 _PORTS = {"http": 80, "https": 443}
 _SAME_METHOD, _ANY_REDIRECT = frozenset((307, 308)), frozenset((301, 302, 303, 307, 308))

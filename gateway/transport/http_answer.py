@@ -8,8 +8,8 @@ from collections.abc import Generator, Mapping
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
 from mcp_types import ErrorData
 
-from gateway.transport.delivery import Broke
-from mcp_wire.lines import LineSplitter, Oversize
+from mcp_rollout.gateway.transport.delivery import Broke
+from mcp_rollout.mcp_wire.lines import LineSplitter, Oversize
 
 _MOST_SPARE_BYTES = 64 << 10
 """Bytes in a row that are not of the body: of heads, of the lines between chunks, or of trailers."""

@@ -13,14 +13,23 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 from pydantic_core import to_json
 
-from gateway.transport.channel import OwnChannel
-from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http_answer import PIECE_BYTES, EventStream, HttpAnswer, HttpFault, StatusFault
-from gateway.transport.http_connection import HttpConnection
-from gateway.transport.http_exchange import Exchanges, arrival_within, explain_start
-from gateway.transport.link import Link
-from gateway.transport.messages import Json, answers, is_response, parse_message, read_json, read_line, result_of, typed
-from gateway.transport.unmatched import describe, unmatched
+from mcp_rollout.gateway.transport.channel import OwnChannel
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery
+from mcp_rollout.gateway.transport.http_answer import PIECE_BYTES, EventStream, HttpAnswer, HttpFault, StatusFault
+from mcp_rollout.gateway.transport.http_connection import HttpConnection
+from mcp_rollout.gateway.transport.http_exchange import Exchanges, arrival_within, explain_start
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.messages import (
+    Json,
+    answers,
+    is_response,
+    parse_message,
+    read_json,
+    read_line,
+    result_of,
+    typed,
+)
+from mcp_rollout.gateway.transport.unmatched import describe, unmatched
 
 log = structlog.get_logger(__name__)
 

@@ -12,15 +12,15 @@ import anyio
 import httpx2
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from gateway.config.models import ServerConfig
-from gateway.errors import NothingListens, Unauthorized
-from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http_address import Address, Origin, place, proxy_at, redirected, tls
-from gateway.transport.http_answer import HttpAnswer, HttpFault, StatusFault
-from gateway.transport.http_connection import HttpConnection, HttpConnections, NotConnected
-from gateway.transport.link import Link
-from gateway.transport.oauth import Authority, is_rejection
-from mcp_wire.proxies import proxy_of
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import NothingListens, Unauthorized
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery
+from mcp_rollout.gateway.transport.http_address import Address, Origin, place, proxy_at, redirected, tls
+from mcp_rollout.gateway.transport.http_answer import HttpAnswer, HttpFault, StatusFault
+from mcp_rollout.gateway.transport.http_connection import HttpConnection, HttpConnections, NotConnected
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.oauth import Authority, is_rejection
+from mcp_rollout.mcp_wire.proxies import proxy_of
 
 _OWN = {
     "accept": "application/json, text/event-stream",

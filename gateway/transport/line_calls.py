@@ -14,14 +14,21 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 from pydantic_core import to_json
 
-from gateway.config.models import ServerConfig
-from gateway.transport.channel import OwnChannel
-from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.link import Link
-from gateway.transport.messages import Json, answered_id, parse_message, read_line, result_of, unusable_answer
-from gateway.transport.unmatched import Unanswered
-from mcp_wire.lines import Oversize
-from mcp_wire.streams import Inbox, OpenStream
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.transport.channel import OwnChannel
+from mcp_rollout.gateway.transport.delivery import DELIVERY, Broke, Delivery
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.messages import (
+    Json,
+    answered_id,
+    parse_message,
+    read_line,
+    result_of,
+    unusable_answer,
+)
+from mcp_rollout.gateway.transport.unmatched import Unanswered
+from mcp_rollout.mcp_wire.lines import Oversize
+from mcp_rollout.mcp_wire.streams import Inbox, OpenStream
 
 log = structlog.get_logger(__name__)
 

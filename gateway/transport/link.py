@@ -10,9 +10,9 @@ from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import JSONRPCMessage, JSONRPCNotification
 
-from gateway import sdk
-from gateway.errors import ServerUnavailable
-from gateway.transport.delivery import Delivery
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.transport.delivery import Delivery
 
 _FOR_MCP = frozenset({"notifications/cancelled", "notifications/subscriptions/acknowledged"})
 """Notifications that mcp itself handles."""

@@ -19,8 +19,8 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from gateway.transport.delivery import GatewayAnswer
-from mcp_wire.lines import Oversize
+from mcp_rollout.gateway.transport.delivery import GatewayAnswer
+from mcp_rollout.mcp_wire.lines import Oversize
 
 Json = dict[str, Any]
 

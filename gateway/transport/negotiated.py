@@ -9,9 +9,9 @@ from typing import Any
 import mcp_types as mcp
 from mcp import Client
 
-from gateway.config.models import ServerConfig
-from gateway.transport.oauth import Authority
-from gateway.transport.tool_definitions import Listing
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.transport.oauth import Authority
+from mcp_rollout.gateway.transport.tool_definitions import Listing
 
 Connect = Callable[[ServerConfig, str], Any]
 """The seam for tests and embedders: what `mcp.Client` connects to for a server, called once per connection."""

@@ -15,13 +15,13 @@ from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
-from gateway.config.models import ServerConfig
-from gateway.sdk import ClientCredentials
-from gateway.transport.delivery import Broke
-from gateway.transport.http_address import Address, certificates, place
-from gateway.transport.http_answer import HttpAnswer, HttpFault
-from mcp_wire.chat_api import Completing
-from mcp_wire.proxies import proxy_of
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.sdk import ClientCredentials
+from mcp_rollout.gateway.transport.delivery import Broke
+from mcp_rollout.gateway.transport.http_address import Address, certificates, place
+from mcp_rollout.gateway.transport.http_answer import HttpAnswer, HttpFault
+from mcp_rollout.mcp_wire.chat_api import Completing
+from mcp_rollout.mcp_wire.proxies import proxy_of
 
 _MOST_ISSUED = 64
 _MOST_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.config.models import ServerConfig
+from mcp_rollout.gateway.config.models import ServerConfig
 
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?")
 _OPTIONS = frozenset("-I -S -E -s -u -B -O -OO -P -b -q".split())

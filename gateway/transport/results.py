@@ -16,7 +16,7 @@ from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Discriminator, Tag, TypeAdapter
 
-from gateway.types import DONE_META, REWARD_META, Content, ContentKind, ToolResult
+from mcp_rollout.gateway.types import DONE_META, REWARD_META, Content, ContentKind, ToolResult
 
 Returned = mcp.CallToolResult | mcp.InputRequiredResult
 

@@ -15,19 +15,19 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from gateway.config.models import ServerConfig
-from gateway.errors import ServerUnavailable
-from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.http_address import load_certificates, same_origin
-from gateway.transport.http_answer import PIECE_BYTES, HttpFault, StatusFault, joined
-from gateway.transport.http_connection import HttpConnection, HttpConnections
-from gateway.transport.http_exchange import Exchanges, explain_start
-from gateway.transport.link import Link
-from gateway.transport.messages import Json, parse_message, read_line, unusable_answer
-from gateway.transport.oauth import Authority
-from gateway.transport.unmatched import Unanswered
-from mcp_wire.lines import LineSplitter, Oversize
-from mcp_wire.streams import OpenStream
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.transport.delivery import DELIVERY, Broke, Delivery
+from mcp_rollout.gateway.transport.http_address import load_certificates, same_origin
+from mcp_rollout.gateway.transport.http_answer import PIECE_BYTES, HttpFault, StatusFault, joined
+from mcp_rollout.gateway.transport.http_connection import HttpConnection, HttpConnections
+from mcp_rollout.gateway.transport.http_exchange import Exchanges, explain_start
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.messages import Json, parse_message, read_line, unusable_answer
+from mcp_rollout.gateway.transport.oauth import Authority
+from mcp_rollout.gateway.transport.unmatched import Unanswered
+from mcp_rollout.mcp_wire.lines import LineSplitter, Oversize
+from mcp_rollout.mcp_wire.streams import OpenStream
 
 _DATA = b"data:"
 _ENDS = 1024

@@ -21,15 +21,15 @@ import anyio
 import structlog
 from mcp.shared.message import SessionMessage
 
-from gateway.config.models import ServerConfig
-from gateway.config.variables import child_env
-from gateway.errors import ProgramNotFound, ServerUnavailable
-from gateway.transport.forks import Forks
-from gateway.transport.guard import exhausted, guarded, out_of_memory, rlimits
-from gateway.transport.line_calls import LineCalls, Outbox
-from gateway.transport.link import Link
-from mcp_wire.lines import LineSplitter, Oversize
-from mcp_wire.streams import Inbox
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.config.variables import child_env
+from mcp_rollout.gateway.errors import ProgramNotFound, ServerUnavailable
+from mcp_rollout.gateway.transport.forks import Forks
+from mcp_rollout.gateway.transport.guard import exhausted, guarded, out_of_memory, rlimits
+from mcp_rollout.gateway.transport.line_calls import LineCalls, Outbox
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.mcp_wire.lines import LineSplitter, Oversize
+from mcp_rollout.mcp_wire.streams import Inbox
 
 log = structlog.get_logger(__name__)
 

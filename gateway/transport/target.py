@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, cast
 
-from gateway.config.models import Kind, ServerConfig
-from gateway.config.user_code import import_function
-from gateway.errors import ConfigError
-from gateway.transport.channel import SessionChannel
-from gateway.transport.forks import Forks
-from gateway.transport.http import http_streams
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.line_calls import LineExchange, MemoryTransport
-from gateway.transport.link import Link
-from gateway.transport.negotiated import Connect, NegotiatedProtocol, Target
-from gateway.transport.sse import SseTransport
-from gateway.transport.stdio import StdioTransport
+from mcp_rollout.gateway.config.models import Kind, ServerConfig
+from mcp_rollout.gateway.config.user_code import import_function
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.transport.channel import SessionChannel
+from mcp_rollout.gateway.transport.forks import Forks
+from mcp_rollout.gateway.transport.http import http_streams
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.line_calls import LineExchange, MemoryTransport
+from mcp_rollout.gateway.transport.link import Link
+from mcp_rollout.gateway.transport.negotiated import Connect, NegotiatedProtocol, Target
+from mcp_rollout.gateway.transport.sse import SseTransport
+from mcp_rollout.gateway.transport.stdio import StdioTransport
 
 
 def open_target(
@@ -72,4 +72,4 @@ def _build(config: ServerConfig, server: str) -> Any:
     if isinstance(made, Coroutine):
         cast("Coroutine[Any, Any, Any]", made).close()  # Python would warn that it was never awaited
     problem = f"{config.factory} returned {kind}, which is not a server"
-    raise ConfigError(problem, key=key, remedy="return an MCPServer, or mcp_servers.kit.InProcess(server)")
+    raise ConfigError(problem, key=key, remedy="return an MCPServer, or mcp_rollout.mcp_servers.kit.InProcess(server)")

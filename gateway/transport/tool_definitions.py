@@ -10,8 +10,8 @@ import mcp_types as mcp
 from mcp_types import methods
 from pydantic import ValidationError
 
-from gateway.schemas.extent import too_large
-from gateway.types import REHEARSAL_META, ROLE_META, Role, ToolDefinition
+from mcp_rollout.gateway.schemas.extent import too_large
+from mcp_rollout.gateway.types import REHEARSAL_META, ROLE_META, Role, ToolDefinition
 
 _PAGE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 """What a page has besides its tools, which no fault of its own makes unusable."""

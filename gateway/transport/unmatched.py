@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 
-from gateway.transport.messages import Json, answered_id, is_response, typed, unusable_answer
+from mcp_rollout.gateway.transport.messages import Json, answered_id, is_response, typed, unusable_answer
 
 HANDSHAKE = frozenset(("server/discover", "initialize"))
 

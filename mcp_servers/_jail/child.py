@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, cast
 
-from mcp_servers._jail import filesystem, kernel, seccomp
+from mcp_rollout.mcp_servers._jail import filesystem, kernel, seccomp
 
 READY = b"."
 """Written to `status` after all isolation steps, before the first line of the code."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mcp_servers._jail import kernel
+from mcp_rollout.mcp_servers._jail import kernel
 
 WORK = "/work"
 _OLD = "/old"

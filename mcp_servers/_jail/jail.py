@@ -15,10 +15,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
-from mcp_servers._jail.child import READY, Limits
+from mcp_rollout.mcp_servers._jail.child import READY, Limits
 
-_PACKAGES = str(Path(__file__).parents[2])
-_CHILD = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from mcp_servers._jail.child import start; start()"
+_PACKAGES = str(Path(__file__).parents[3])
+_CHILD = (
+    f"import sys; sys.path.insert(0, {_PACKAGES!r}); from mcp_rollout.mcp_servers._jail.child import start; start()"
+)
 _CLOSING_S = 5.0
 """Time for a process to end after a signal."""
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl import package
 
 FAILED = "Error during execution: "
 """Begins the result of a call that raised an exception, in the package's words."""

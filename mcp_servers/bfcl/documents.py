@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl import package
 
 _TYPES: dict[str, dict[str, Any]] = {
     "dict": {"type": "object"},

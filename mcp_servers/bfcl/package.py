@@ -31,7 +31,7 @@ try:
     from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import math_api
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import _process_method_calls
 except ImportError as error:
-    raise ImportError(f"mcp_servers.bfcl needs bfcl-eval and mpmath ({error}): {INSTALL}") from error
+    raise ImportError(f"mcp_rollout.mcp_servers.bfcl needs bfcl-eval and mpmath ({error}): {INSTALL}") from error
 
 Category = Literal["base", "miss_func", "miss_param", "long_context"]
 CATEGORIES: tuple[Category, ...] = ("base", "miss_func", "miss_param", "long_context")

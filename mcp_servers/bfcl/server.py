@@ -10,13 +10,13 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult
 
-from mcp_servers.bfcl import package
-from mcp_servers.bfcl.calls import FAILED, read
-from mcp_servers.bfcl.documents import Function, load_functions
-from mcp_servers.bfcl.package import CATEGORIES, Category
-from mcp_servers.bfcl.tasks import Task, find_task, tasks_of
-from mcp_servers.bfcl.world import World
-from mcp_servers.kit import (
+from mcp_rollout.mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl.calls import FAILED, read
+from mcp_rollout.mcp_servers.bfcl.documents import Function, load_functions
+from mcp_rollout.mcp_servers.bfcl.package import CATEGORIES, Category
+from mcp_rollout.mcp_servers.bfcl.tasks import Task, find_task, tasks_of
+from mcp_rollout.mcp_servers.bfcl.world import World
+from mcp_rollout.mcp_servers.kit import (
     Call,
     Expert,
     ExpertTurn,
@@ -80,7 +80,7 @@ def create_server(*, category: Category = "base", max_trajectories: int = 4096) 
 
 
 def main() -> None:
-    arguments = parser("mcp_servers.bfcl", "Multi-turn tasks of the Berkeley Function Calling Leaderboard.")
+    arguments = parser("mcp_rollout.mcp_servers.bfcl", "Multi-turn tasks of the Berkeley Function Calling Leaderboard.")
     arguments.add_argument(
         "--category", choices=CATEGORIES, default="base", help="whose tasks are listed (default: %(default)s)"
     )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mcp_servers.bfcl import package
-from mcp_servers.bfcl.calls import read
-from mcp_servers.bfcl.documents import Function
-from mcp_servers.bfcl.package import Category
-from mcp_servers.kit import Split
+from mcp_rollout.mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl.calls import read
+from mcp_rollout.mcp_servers.bfcl.documents import Function
+from mcp_rollout.mcp_servers.bfcl.package import Category
+from mcp_rollout.mcp_servers.kit import Split
 
 _EVERY = 4
 """Every fourth group of scenarios is for tests."""

@@ -9,10 +9,10 @@ import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from mcp_servers.bfcl import package
-from mcp_servers.bfcl.calls import FAILED, Instances, written
-from mcp_servers.bfcl.tasks import Task
-from mcp_servers.kit import Message, Score
+from mcp_rollout.mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl.calls import FAILED, Instances, written
+from mcp_rollout.mcp_servers.bfcl.tasks import Task
+from mcp_rollout.mcp_servers.kit import Message, Score
 
 _MODEL, _TRUTH = "model_eval", "model_ground_truth_eval"
 """The package's names for the two sides of a model called `model`. They get into the arguments of a call whose text

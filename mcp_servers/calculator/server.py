@@ -9,10 +9,10 @@ from typing import Annotated
 from mcp.server.mcpserver import MCPServer
 from pydantic import Field
 
-from mcp_servers.calculator import arithmetic
-from mcp_servers.calculator.arithmetic import answer_in
-from mcp_servers.calculator.stories import Family, Question, Step, StoryProblem, make_problem, questions
-from mcp_servers.kit import (
+from mcp_rollout.mcp_servers.calculator import arithmetic
+from mcp_rollout.mcp_servers.calculator.arithmetic import answer_in
+from mcp_rollout.mcp_servers.calculator.stories import Family, Question, Step, StoryProblem, make_problem, questions
+from mcp_rollout.mcp_servers.kit import (
     READ,
     Call,
     Expert,
@@ -25,7 +25,7 @@ from mcp_servers.kit import (
     ToolError,
     texts_for_user,
 )
-from mcp_servers.kit.records import Difficulty
+from mcp_rollout.mcp_servers.kit.records import Difficulty
 
 INSTRUCTIONS = """\
 You solve word problems. Do the arithmetic with the tools, never in your head; calls that do not need each other's

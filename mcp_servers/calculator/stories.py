@@ -15,10 +15,10 @@ from random import Random
 
 from pydantic import BaseModel, ConfigDict
 
-from mcp_servers import kit
-from mcp_servers.calculator.arithmetic import evaluate
-from mcp_servers.kit import Split, Splits
-from mcp_servers.kit.records import Difficulty
+from mcp_rollout.mcp_servers import kit
+from mcp_rollout.mcp_servers.calculator.arithmetic import evaluate
+from mcp_rollout.mcp_servers.kit import Split, Splits
+from mcp_rollout.mcp_servers.kit.records import Difficulty
 
 _VARIABLE = re.compile(r"[a-z_]+")
 _NUMBER = re.compile(r"\d+")
@@ -143,7 +143,7 @@ def make_problem(
 
 @cache
 def _families() -> _Families:
-    source = files("mcp_servers.calculator") / "families.json"
+    source = files("mcp_rollout.mcp_servers.calculator") / "families.json"
     return _Families.model_validate_json(source.read_bytes())
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from mcp_servers.depot.parcels import FITTING, HABITS, TREATMENTS, Parcel, Problem, Treatment
-from mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
+from mcp_rollout.mcp_servers.depot.parcels import FITTING, HABITS, TREATMENTS, Parcel, Problem, Treatment
+from mcp_rollout.mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
 
 PATIENCE = 3
 """Messages without a treated parcel that the storekeeper answers, but in `retry`; then the day is over."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers import kit
-from mcp_servers.kit import Split, Splits
+from mcp_rollout.mcp_servers import kit
+from mcp_rollout.mcp_servers.kit import Split, Splits
 
 Condition = Literal["damp", "torn", "loose"]
 Treatment = Literal["dry", "tape", "strap"]

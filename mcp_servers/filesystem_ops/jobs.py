@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from random import Random
 
-from mcp_servers.filesystem_ops.office import COMMON, Office
-from mcp_servers.filesystem_ops.tree import Tree
-from mcp_servers.kit import Call, Split
+from mcp_rollout.mcp_servers.filesystem_ops.office import COMMON, Office
+from mcp_rollout.mcp_servers.filesystem_ops.tree import Tree
+from mcp_rollout.mcp_servers.kit import Call, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from mcp_servers.filesystem_ops.tree import Tree
+from mcp_rollout.mcp_servers.filesystem_ops.tree import Tree
 
 TOWNS = "Alta Bergen Drammen Fauske Gjovik Hamar Larvik Molde Narvik Odda Rena Skien Tromso Vardo".split()
 WRITERS = "Ada Bo Carla Deniz Erik Fatou Goran Hilde Ivo Jelena".split()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.filesystem_ops import tree
-from mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
-from mcp_servers.kit import Harness, ToolError, parser, serve
+from mcp_rollout.mcp_servers.filesystem_ops import tree
+from mcp_rollout.mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
+from mcp_rollout.mcp_servers.kit import Harness, ToolError, parser, serve
 
 INSTRUCTIONS = """\
 You keep the files of an office in order. Paths are relative to its directory, as in reports/report-100.txt; the
@@ -62,7 +62,9 @@ def create_server(directory: Path) -> MCPServer:
 
 
 def main() -> None:
-    arguments = parser("mcp_servers.filesystem_ops", "Lays out a tree of files for each task and scores the result.")
+    arguments = parser(
+        "mcp_rollout.mcp_servers.filesystem_ops", "Lays out a tree of files for each task and scores the result."
+    )
     arguments.add_argument(
         "--directory",
         type=Path,

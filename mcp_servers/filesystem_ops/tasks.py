@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from mcp_servers import kit
-from mcp_servers.filesystem_ops.jobs import KINDS, Job
-from mcp_servers.filesystem_ops.office import make_office
-from mcp_servers.filesystem_ops.tree import Tree, same
-from mcp_servers.kit import Call, Expert, ExpertTurn, Score, Split, Splits
+from mcp_rollout.mcp_servers import kit
+from mcp_rollout.mcp_servers.filesystem_ops.jobs import KINDS, Job
+from mcp_rollout.mcp_servers.filesystem_ops.office import make_office
+from mcp_rollout.mcp_servers.filesystem_ops.tree import Tree, same
+from mcp_rollout.mcp_servers.kit import Call, Expert, ExpertTurn, Score, Split, Splits
 
 TASKS = Splits("files", {"train": 200, "test": 60})
 EXPERT_CALLS = 8

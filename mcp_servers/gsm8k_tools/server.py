@@ -7,10 +7,22 @@ from functools import cache
 
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.calculator.arithmetic import Expression, Number, answer_in, evaluate, results_within
-from mcp_servers.calculator.stories import Family, Question, Step, StoryProblem, make_problem, questions
-from mcp_servers.kit import READ, Call, Expert, ExpertTurn, Harness, Reply, Score, Split, Splits, parser, serve
-from mcp_servers.kit.records import Difficulty
+from mcp_rollout.mcp_servers.calculator.arithmetic import Expression, Number, answer_in, evaluate, results_within
+from mcp_rollout.mcp_servers.calculator.stories import Family, Question, Step, StoryProblem, make_problem, questions
+from mcp_rollout.mcp_servers.kit import (
+    READ,
+    Call,
+    Expert,
+    ExpertTurn,
+    Harness,
+    Reply,
+    Score,
+    Split,
+    Splits,
+    parser,
+    serve,
+)
+from mcp_rollout.mcp_servers.kit.records import Difficulty
 
 TASKS = Splits("gsm8k", {"train": 400, "test": 100})
 
@@ -129,7 +141,9 @@ def create_server(*, attempts: int = MAX_ATTEMPTS) -> MCPServer:
 
 
 def main() -> None:
-    arguments = parser("mcp_servers.gsm8k_tools", "Word problems with a calculator and a user who lets one try again.")
+    arguments = parser(
+        "mcp_rollout.mcp_servers.gsm8k_tools", "Word problems with a calculator and a user who lets one try again."
+    )
     arguments.add_argument(
         "--attempts",
         type=int,

@@ -2,10 +2,10 @@
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_servers.kit.direct.memory import InProcess
-from mcp_servers.kit.harness import Harness
-from mcp_servers.kit.numbered import Numbered, OutOfOrder
-from mcp_servers.kit.records import (
+from mcp_rollout.mcp_servers.kit.direct.memory import InProcess
+from mcp_rollout.mcp_servers.kit.harness import Harness
+from mcp_rollout.mcp_servers.kit.numbered import Numbered, OutOfOrder
+from mcp_rollout.mcp_servers.kit.records import (
     Call,
     Elicited,
     Expert,
@@ -19,11 +19,11 @@ from mcp_servers.kit.records import (
     texts_for_user,
     tool_result,
 )
-from mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
-from mcp_servers.kit.schema_tool import SchemaTool
-from mcp_servers.kit.serve import main, parser, serve
-from mcp_servers.kit.splits import Problem, Splits
-from mcp_servers.kit.state import TrajectoryState
+from mcp_rollout.mcp_servers.kit.roles import CHANGE, NOTE, READ, SET, harness_tool
+from mcp_rollout.mcp_servers.kit.schema_tool import SchemaTool
+from mcp_rollout.mcp_servers.kit.serve import main, parser, serve
+from mcp_rollout.mcp_servers.kit.splits import Problem, Splits
+from mcp_rollout.mcp_servers.kit.state import TrajectoryState
 
 __all__ = [
     "CHANGE",

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Generic, TypeVar
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
-from mcp_servers.kit import records
-from mcp_servers.kit.records import Elicited, Expert, ExpertTurn, Message, Reply, Score, Split, TaskItem
-from mcp_servers.kit.roles import REHEARSAL_META, TRAJECTORIES_META, HarnessRole, harness_tool
-from mcp_servers.kit.worlds import Begin, Notice, Worlds, awaited
+from mcp_rollout.mcp_servers.kit import records
+from mcp_rollout.mcp_servers.kit.records import Elicited, Expert, ExpertTurn, Message, Reply, Score, Split, TaskItem
+from mcp_rollout.mcp_servers.kit.roles import REHEARSAL_META, TRAJECTORIES_META, HarnessRole, harness_tool
+from mcp_rollout.mcp_servers.kit.worlds import Begin, Notice, Worlds, awaited
 
 W = TypeVar("W")
 T = TypeVar("T")

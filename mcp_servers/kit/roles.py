@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
-from mcp_servers.kit.sdk import tools_of
+from mcp_rollout.mcp_servers.kit.sdk import tools_of
 
 ROLE_META = "mcp-rollout/role"
 REHEARSAL_META = "mcp-rollout/rehearsal"

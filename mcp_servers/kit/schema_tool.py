@@ -11,7 +11,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult
 from pydantic import PrivateAttr
 
-from mcp_servers.kit.roles import CHANGE
+from mcp_rollout.mcp_servers.kit.roles import CHANGE
 
 Run = Callable[[Context[Any, Any], str, dict[str, Any]], Awaitable[CallToolResult]]
 """(context, tool's name, arguments) -> result."""

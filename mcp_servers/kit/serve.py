@@ -1,4 +1,4 @@
-"""The command line of `python -m mcp_servers.X`: stdio, or streamable HTTP with `--http HOST:PORT`."""
+"""The command line of `python -m mcp_rollout.mcp_servers.X`: stdio, or streamable HTTP with `--http HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import anyio
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.kit.direct.calls import DirectCalls
-from mcp_servers.kit.direct.http import TOKEN, Door, serve_http
-from mcp_servers.kit.direct.lines import serve_stdio
-from mcp_servers.kit.direct.pipes import standard_streams_are_pipes
-from mcp_servers.kit.process import plain_tracebacks, raise_open_files, tune_collector
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
+from mcp_rollout.mcp_servers.kit.direct.http import TOKEN, Door, serve_http
+from mcp_rollout.mcp_servers.kit.direct.lines import serve_stdio
+from mcp_rollout.mcp_servers.kit.direct.pipes import standard_streams_are_pipes
+from mcp_rollout.mcp_servers.kit.process import plain_tracebacks, raise_open_files, tune_collector
 
 
 def parser(program: str | None, description: str) -> argparse.ArgumentParser:

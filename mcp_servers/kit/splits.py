@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mcp_servers.kit.records import Difficulty, Split, TaskItem
+from mcp_rollout.mcp_servers.kit.records import Difficulty, Split, TaskItem
 
 _NUMBER = re.compile(r"[0-9]{4,6}")
 

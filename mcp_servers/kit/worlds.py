@@ -13,9 +13,9 @@ import anyio
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_servers.kit.numbered import Numbered
-from mcp_servers.kit.records import Elicited, Reply
-from mcp_servers.kit.state import TrajectoryState
+from mcp_rollout.mcp_servers.kit.numbered import Numbered
+from mcp_rollout.mcp_servers.kit.records import Elicited, Reply
+from mcp_rollout.mcp_servers.kit.state import TrajectoryState
 
 CLOSE_S = 30.0
 """Bound on closing a world."""

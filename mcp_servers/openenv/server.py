@@ -1,4 +1,4 @@
-"""`python -m mcp_servers.openenv URL`: an OpenEnv server's environment as a world for each trajectory."""
+"""`python -m mcp_rollout.mcp_servers.openenv URL`: an OpenEnv server's environment as a world for each trajectory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import METHOD_NOT_FOUND, CallToolResult, TextContent, Tool
 from pydantic import BaseModel, ValidationError
 
-from mcp_servers.kit import (
+from mcp_rollout.mcp_servers.kit import (
     Harness,
     Reply,
     SchemaTool,
@@ -29,8 +29,8 @@ from mcp_servers.kit import (
     serve,
     tool_result,
 )
-from mcp_servers.kit.records import Opening
-from mcp_servers.openenv.session import Address, Answer, CapacityReached, Json, Refusal, Seen, Session
+from mcp_rollout.mcp_servers.kit.records import Opening
+from mcp_rollout.mcp_servers.openenv.session import Address, Answer, CapacityReached, Json, Refusal, Seen, Session
 
 PROMPT = "Act in an environment with the tools, until it says that the episode is over."
 OVER = "The episode is over: no call reaches the environment any more."
@@ -183,7 +183,9 @@ def _result(observation: Any) -> tuple[str, bool]:
 
 
 def main() -> None:
-    arguments = parser("mcp_servers.openenv", "An OpenEnv server's environment as a world for each trajectory.")
+    arguments = parser(
+        "mcp_rollout.mcp_servers.openenv", "An OpenEnv server's environment as a world for each trajectory."
+    )
     arguments.add_argument("url", help="of the OpenEnv server, for example http://127.0.0.1:8000")
     arguments.add_argument("--train", type=int, default=100, help="seeds in the split train (default: %(default)s)")
     arguments.add_argument("--test", type=int, default=20, help="seeds in the split test (default: %(default)s)")

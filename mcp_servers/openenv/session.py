@@ -12,14 +12,14 @@ import httpx2
 from mcp_types import ListToolsResult, Tool
 from pydantic import BaseModel, Field
 
-from mcp_servers.kit import ToolError
-from mcp_wire import chat_api
+from mcp_rollout.mcp_servers.kit import ToolError
+from mcp_rollout.mcp_wire import chat_api
 
 try:
     from websockets.asyncio.client import ClientConnection, connect
     from websockets.exceptions import ConnectionClosed, WebSocketException
 except ImportError as error:
-    raise ImportError("mcp_servers.openenv needs websockets: pip install 'mcp-rollout[openenv]'") from error
+    raise ImportError("mcp_rollout.mcp_servers.openenv needs websockets: pip install 'mcp-rollout[openenv]'") from error
 
 M = TypeVar("M")
 Json = dict[str, Any]

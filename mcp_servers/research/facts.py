@@ -11,8 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from mcp_servers.kit import Split
-from mcp_servers.research import names
+from mcp_rollout.mcp_servers.kit import Split
+from mcp_rollout.mcp_servers.research import names
 
 Kind = Literal["place", "company", "person", "work"]
 
@@ -64,7 +64,7 @@ class Entity:
 
 @cache
 def descriptions() -> dict[Kind, Description]:
-    source = files("mcp_servers.research") / "relations.json"
+    source = files("mcp_rollout.mcp_servers.research") / "relations.json"
     return TypeAdapter(dict[Kind, Description]).validate_json(source.read_bytes())
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mcp_servers.kit import Split
-from mcp_servers.research.facts import Entity, descriptions, make_facts
+from mcp_rollout.mcp_servers.kit import Split
+from mcp_rollout.mcp_servers.research.facts import Entity, descriptions, make_facts
 
 try:
     import bm25s  # pyright: ignore[reportMissingTypeStubs]
 except ImportError as error:
-    raise ImportError("mcp_servers.research needs bm25s: pip install 'mcp-rollout[research]'") from error
+    raise ImportError("mcp_rollout.mcp_servers.research needs bm25s: pip install 'mcp-rollout[research]'") from error
 
 _WORD = re.compile(r"\w+")
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from mcp_servers import kit
-from mcp_servers.kit import Split, Splits
-from mcp_servers.research.facts import Entity, descriptions
+from mcp_rollout.mcp_servers import kit
+from mcp_rollout.mcp_servers.kit import Split, Splits
+from mcp_rollout.mcp_servers.research.facts import Entity, descriptions
 
 TASKS = Splits("research", {"train": 400, "test": 100})
 LIBRARIES: dict[Split, int] = {"train": 8, "test": 3}

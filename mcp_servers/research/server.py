@@ -12,9 +12,19 @@ from typing import Annotated
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import BaseModel, Field
 
-from mcp_servers.kit import READ, Call, Expert, ExpertTurn, Harness, Message, Score, ToolError, texts_for_user
-from mcp_servers.research.library import Document, Library, make_library
-from mcp_servers.research.questions import LIBRARIES, TASKS, Question, library_of, make_question
+from mcp_rollout.mcp_servers.kit import (
+    READ,
+    Call,
+    Expert,
+    ExpertTurn,
+    Harness,
+    Message,
+    Score,
+    ToolError,
+    texts_for_user,
+)
+from mcp_rollout.mcp_servers.research.library import Document, Library, make_library
+from mcp_rollout.mcp_servers.research.questions import LIBRARIES, TASKS, Question, library_of, make_question
 
 MAX_OPENED = 5
 """Number of documents that count as read, the first ones; further ones can be opened but do not count."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mcp_servers.kit.records import Call, Difficulty, Expert, ExpertTurn
-from mcp_servers.retail.database import Database, User
-from mcp_servers.retail.script import Look, Request, Say, Statement, Turn, Write, call
-from mcp_servers.retail.shop import Outcome
+from mcp_rollout.mcp_servers.kit.records import Call, Difficulty, Expert, ExpertTurn
+from mcp_rollout.mcp_servers.retail.database import Database, User
+from mcp_rollout.mcp_servers.retail.script import Look, Request, Say, Statement, Turn, Write, call
+from mcp_rollout.mcp_servers.retail.shop import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

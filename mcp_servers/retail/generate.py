@@ -11,7 +11,7 @@ from itertools import product as combinations
 from random import Random
 from typing import Any, cast
 
-from mcp_servers.retail.database import (
+from mcp_rollout.mcp_servers.retail.database import (
     TODAY,
     Address,
     Database,

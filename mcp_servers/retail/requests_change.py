@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from mcp_servers.retail.database import Address, CancelReason, Line, Order, PaymentMethod, Variant
-from mcp_servers.retail.generate import make_address
-from mcp_servers.retail.script import (
+from mcp_rollout.mcp_servers.retail.database import Address, CancelReason, Line, Order, PaymentMethod, Variant
+from mcp_rollout.mcp_servers.retail.generate import make_address
+from mcp_rollout.mcp_servers.retail.script import (
     Change,
     Draft,
     Look,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcp_servers.retail.database import RETURN_DAYS, Replacement
-from mcp_servers.retail.script import (
+from mcp_rollout.mcp_servers.retail.database import RETURN_DAYS, Replacement
+from mcp_rollout.mcp_servers.retail.script import (
     CANNOT,
     COLLEAGUE,
     Draft,
@@ -21,7 +21,7 @@ from mcp_servers.retail.script import (
     look_at,
     states,
 )
-from mcp_servers.retail.shop import Shop
+from mcp_rollout.mcp_servers.retail.shop import Shop
 
 
 def where_is_it(draft: Draft) -> Request:

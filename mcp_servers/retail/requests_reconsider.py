@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from mcp_servers.retail.database import PaymentMethod
-from mcp_servers.retail.requests_change import (
+from mcp_rollout.mcp_servers.retail.database import PaymentMethod
+from mcp_rollout.mcp_servers.retail.requests_change import (
     EXCHANGING,
     MODIFYING,
     cancel,
@@ -19,7 +19,17 @@ from mcp_servers.retail.requests_change import (
     return_some,
     swap,
 )
-from mcp_servers.retail.script import UNCHANGED, Change, Draft, Look, Request, Say, Statement, described, exactly
+from mcp_rollout.mcp_servers.retail.script import (
+    UNCHANGED,
+    Change,
+    Draft,
+    Look,
+    Request,
+    Say,
+    Statement,
+    described,
+    exactly,
+)
 
 
 def withdrawing(wanted: Callable[[Draft], Change]) -> Callable[[Draft], Request]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import validate_call
 
-from mcp_servers.kit.records import Message, Score, texts_for_user
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.database import Diff, diff
-from mcp_servers.retail.script import ACTIONS, Say, Statement
-from mcp_servers.retail.shop import WRITES, Shop
+from mcp_rollout.mcp_servers.kit.records import Message, Score, texts_for_user
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.database import Diff, diff
+from mcp_rollout.mcp_servers.retail.script import ACTIONS, Say, Statement
+from mcp_rollout.mcp_servers.retail.shop import WRITES, Shop
 
 DATABASE_SHARE = 0.6
 MAX_TOLD_CHARACTERS = 1500

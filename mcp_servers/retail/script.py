@@ -9,10 +9,10 @@ from decimal import Decimal
 from random import Random
 from typing import Literal
 
-from mcp_servers.kit.records import Call
-from mcp_servers.retail.database import Database, Line, Order, OrderStatus, PaymentMethod, User, Variant
-from mcp_servers.retail.generate import make_order
-from mcp_servers.retail.shop import lookup
+from mcp_rollout.mcp_servers.kit.records import Call
+from mcp_rollout.mcp_servers.retail.database import Database, Line, Order, OrderStatus, PaymentMethod, User, Variant
+from mcp_rollout.mcp_servers.retail.generate import make_order
+from mcp_rollout.mcp_servers.retail.shop import lookup
 
 _DONE = r"\b(done|has been|have been|is now|are now|updated|changed|set|will (now )?(be|go)|goes|I['\u2019]ve|I have)\b"
 CONFIRM = r"\?|confirm|proceed|go ahead|correct|yes"

@@ -8,15 +8,31 @@ from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.kit import Expert, Harness, Message, Score, Split, Splits, TaskItem, ToolError, parser, serve
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.database import RETURN_DAYS, TODAY
-from mcp_servers.retail.generate import make_database
-from mcp_servers.retail.score import score as score_case
-from mcp_servers.retail.shop import Shop
-from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
-from mcp_servers.retail.tasks import TASKS, make_case
-from mcp_servers.retail.tools import add_change_tools, add_customer_tools, add_order_tools, add_product_tools
+from mcp_rollout.mcp_servers.kit import (
+    Expert,
+    Harness,
+    Message,
+    Score,
+    Split,
+    Splits,
+    TaskItem,
+    ToolError,
+    parser,
+    serve,
+)
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.database import RETURN_DAYS, TODAY
+from mcp_rollout.mcp_servers.retail.generate import make_database
+from mcp_rollout.mcp_servers.retail.score import score as score_case
+from mcp_rollout.mcp_servers.retail.shop import Shop
+from mcp_rollout.mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
+from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
+from mcp_rollout.mcp_servers.retail.tools import (
+    add_change_tools,
+    add_customer_tools,
+    add_order_tools,
+    add_product_tools,
+)
 
 Slice = Literal["all"] | ShortSlice
 """Which tasks the server lists, and with which policy: all tasks of the shop, or a slice of short ones."""
@@ -115,7 +131,9 @@ def _case(shop: Shop) -> Case:
 
 
 def main() -> None:
-    arguments = parser("mcp_servers.retail", "Customer service of a small shop, one database per trajectory.")
+    arguments = parser(
+        "mcp_rollout.mcp_servers.retail", "Customer service of a small shop, one database per trajectory."
+    )
     arguments.add_argument(
         "--slice",
         dest="slice_",

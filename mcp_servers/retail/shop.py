@@ -13,7 +13,7 @@ from typing import Literal
 
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_servers.retail.database import (
+from mcp_rollout.mcp_servers.retail.database import (
     RETURN_DAYS,
     TODAY,
     Address,

@@ -19,14 +19,26 @@ from datetime import timedelta
 from random import Random
 from typing import Literal
 
-from mcp_servers.kit import Split, Splits
-from mcp_servers.kit.records import Call
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.database import RETURN_DAYS, TODAY, Order, OrderStatus
-from mcp_servers.retail.generate import make_empty_database
-from mcp_servers.retail.script import CANNOT, Draft, Look, Request, Say, Statement, Turn, Write, by_any, call, states
-from mcp_servers.retail.shop import Shop
-from mcp_servers.retail.vocabulary import VOCABULARIES, Part, Step, Vocabulary, Wish
+from mcp_rollout.mcp_servers.kit import Split, Splits
+from mcp_rollout.mcp_servers.kit.records import Call
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.database import RETURN_DAYS, TODAY, Order, OrderStatus
+from mcp_rollout.mcp_servers.retail.generate import make_empty_database
+from mcp_rollout.mcp_servers.retail.script import (
+    CANNOT,
+    Draft,
+    Look,
+    Request,
+    Say,
+    Statement,
+    Turn,
+    Write,
+    by_any,
+    call,
+    states,
+)
+from mcp_rollout.mcp_servers.retail.shop import Shop
+from mcp_rollout.mcp_servers.retail.vocabulary import VOCABULARIES, Part, Step, Vocabulary, Wish
 
 ShortSlice = Literal["any", "fitting", "validation", "wish_any", "wish_fitting", "wish_validation"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers.kit import Splits
-from mcp_servers.retail import requests_change, requests_other
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.generate import make_database
-from mcp_servers.retail.requests_reconsider import CHANGES_OF_MIND, OTHER_WAYS, WITHDRAWALS
-from mcp_servers.retail.script import Change, Draft, Request
-from mcp_servers.retail.short_tasks import make_short_case, slice_of
+from mcp_rollout.mcp_servers.kit import Splits
+from mcp_rollout.mcp_servers.retail import requests_change, requests_other
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.generate import make_database
+from mcp_rollout.mcp_servers.retail.requests_reconsider import CHANGES_OF_MIND, OTHER_WAYS, WITHDRAWALS
+from mcp_rollout.mcp_servers.retail.script import Change, Draft, Request
+from mcp_rollout.mcp_servers.retail.short_tasks import make_short_case, slice_of
 
 TASKS = Splits("retail", {"train": 120, "test": 60})
 

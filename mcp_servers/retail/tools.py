@@ -12,8 +12,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, TextContent
 from pydantic import Field
 
-from mcp_servers.kit import CHANGE, NOTE, READ, SET, Harness, ToolError
-from mcp_servers.retail.database import (
+from mcp_rollout.mcp_servers.kit import CHANGE, NOTE, READ, SET, Harness, ToolError
+from mcp_rollout.mcp_servers.retail.database import (
     Address,
     CancelReason,
     Order,
@@ -24,7 +24,7 @@ from mcp_servers.retail.database import (
     Shipment,
     User,
 )
-from mcp_servers.retail.shop import WRITES, Outcome, ReturnWindow, Shop, price_difference, set_user_address
+from mcp_rollout.mcp_servers.retail.shop import WRITES, Outcome, ReturnWindow, Shop, price_difference, set_user_address
 
 OrderId = Annotated[str, Field(description="For example W12345")]
 PaymentMethodId = Annotated[str, Field(description="One of the customer's payment methods, for example card_1234")]

@@ -1,10 +1,13 @@
-"""The scripted customers: `python -m mcp_servers.user_simulator --scenarios mcp_servers.retail.users:scenario`."""
+"""The scripted customers of the user simulator.
+
+Its option is `--scenarios mcp_rollout.mcp_servers.retail.users:scenario`.
+"""
 
 from __future__ import annotations
 
-from mcp_servers.retail.script import Say
-from mcp_servers.retail.tasks import make_case
-from mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
+from mcp_rollout.mcp_servers.retail.script import Say
+from mcp_rollout.mcp_servers.retail.tasks import make_case
+from mcp_rollout.mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
 
 ASKED_WHO = r"e-?mail|zip code|verify|authenticate"
 VAGUE = "I am not sure I understand. What does that mean for my request?"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from mcp_servers.retail.generate import FIRST_NAMES, LAST_NAMES, PRODUCTS, Stock
+from mcp_rollout.mcp_servers.retail.generate import FIRST_NAMES, LAST_NAMES, PRODUCTS, Stock
 
 Part = Literal["train", "validation", "test"]
 Step = Literal["cancel", "track", "return", "tell"]

@@ -6,7 +6,7 @@ import string
 from random import Random
 from typing import Any
 
-from mcp_servers.sandbox.steps import Family, Step, fixed
+from mcp_rollout.mcp_servers.sandbox.steps import Family, Step, fixed
 
 
 def _numbers(rng: Random) -> list[int]:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from mcp_servers._jail.child import Limits
-from mcp_servers._jail.jail import Ending, JailUnavailable, Run, run
-from mcp_servers.kit import ToolError
-from mcp_servers.sandbox.steps import FUNCTION, Check
+from mcp_rollout.mcp_servers._jail.child import Limits
+from mcp_rollout.mcp_servers._jail.jail import Ending, JailUnavailable, Run, run
+from mcp_rollout.mcp_servers.kit import ToolError
+from mcp_rollout.mcp_servers.sandbox.steps import FUNCTION, Check
 
 T = TypeVar("T")
 

@@ -12,12 +12,25 @@ import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
-from mcp_servers import kit
-from mcp_servers._jail.child import Limits
-from mcp_servers.kit import READ, SET, Call, Expert, ExpertTurn, Harness, Message, Score, Split, Splits, parser, serve
-from mcp_servers.sandbox.families import FAMILIES
-from mcp_servers.sandbox.judge import Busy, Runner, report, run_report
-from mcp_servers.sandbox.steps import EXAMPLES, FUNCTION, MIDDLE_STEPS, Check, make
+from mcp_rollout.mcp_servers import kit
+from mcp_rollout.mcp_servers._jail.child import Limits
+from mcp_rollout.mcp_servers.kit import (
+    READ,
+    SET,
+    Call,
+    Expert,
+    ExpertTurn,
+    Harness,
+    Message,
+    Score,
+    Split,
+    Splits,
+    parser,
+    serve,
+)
+from mcp_rollout.mcp_servers.sandbox.families import FAMILIES
+from mcp_rollout.mcp_servers.sandbox.judge import Busy, Runner, report, run_report
+from mcp_rollout.mcp_servers.sandbox.steps import EXAMPLES, FUNCTION, MIDDLE_STEPS, Check, make
 
 INSTRUCTIONS = """\
 You write Python functions. Try your code with run_python, then hand it in with submit, which runs the examples. The
@@ -100,7 +113,7 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Attempt], runner: Runn
 
 
 def main() -> None:
-    arguments = parser("mcp_servers.sandbox", "Programming problems; code runs isolated. Linux only.")
+    arguments = parser("mcp_rollout.mcp_servers.sandbox", "Programming problems; code runs isolated. Linux only.")
     arguments.add_argument(
         "--parallel",
         type=int,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from mcp_servers.kit.records import Difficulty
+from mcp_rollout.mcp_servers.kit.records import Difficulty
 
 FUNCTION = "solve"
 MIDDLE_STEPS: dict[Difficulty, int] = {"easy": 1, "medium": 2, "hard": 3}

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from mcp_servers.tau3_airline.package import environment
+from mcp_rollout.mcp_servers.tau3_airline.package import environment
 
 if __name__ == "__main__":
     try:

@@ -17,7 +17,7 @@ def environment() -> Path:
         LookupError: There is none that has the package; the message has the remedy.
     """
     given = os.environ.get(VARIABLE)
-    places = [Path(given)] if given else [Path(_DEFAULT), Path(__file__).parents[2] / _DEFAULT]
+    places = [Path(given)] if given else [Path(_DEFAULT), Path(__file__).parents[3] / _DEFAULT]
     for place in places:
         if any(place.glob(_DATA)):
             return place.absolute()

@@ -7,9 +7,9 @@ import re
 from functools import cache
 from typing import Any
 
-from mcp_servers.tau3_airline.package import data
-from mcp_servers.user_simulator.modelled import Persona
-from mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
+from mcp_rollout.mcp_servers.tau3_airline.package import data
+from mcp_rollout.mcp_servers.user_simulator.modelled import Persona
+from mcp_rollout.mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
 
 MAX_REPLIES = 40
 _FIRST_PERSON = {"you are": "I am", "you're": "I'm", "yourself": "myself", "yours": "mine", "your": "my", "you": "I"}

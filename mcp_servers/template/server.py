@@ -16,7 +16,7 @@ from typing import Annotated
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
-from mcp_servers.kit import (
+from mcp_rollout.mcp_servers.kit import (
     NOTE,
     READ,
     Call,

@@ -20,7 +20,7 @@ ROWS = HERE / "train.parquet"
 
 
 def mcp_rollout(*arguments: str | Path) -> Any:
-    command = [sys.executable, "-m", "rollout.cli", *map(str, arguments), "--json"]
+    command = [sys.executable, "-m", "mcp_rollout", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""`python -m mcp_servers.user_simulator [KIND] ...`: the command line of every simulated user."""
+"""`python -m mcp_rollout.mcp_servers.user_simulator [KIND] ...`: the command line of every simulated user."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 from pydantic import SecretStr, ValidationError
 
-from mcp_servers.kit import parser, serve
-from mcp_servers.kit.direct.http import serve_http
-from mcp_servers.kit.serve import address, door
-from mcp_servers.user_simulator.live import AnswerPage, LiveUser, address_file, answer_questions, kept
-from mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser, Persona
-from mcp_servers.user_simulator.recordings import ReplayedUser, load_recordings
-from mcp_servers.user_simulator.scripted import Scenario
-from mcp_servers.user_simulator.server import create_server, load_by_task, simulator
+from mcp_rollout.mcp_servers.kit import parser, serve
+from mcp_rollout.mcp_servers.kit.direct.http import serve_http
+from mcp_rollout.mcp_servers.kit.serve import address, door
+from mcp_rollout.mcp_servers.user_simulator.live import AnswerPage, LiveUser, address_file, answer_questions, kept
+from mcp_rollout.mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser, Persona
+from mcp_rollout.mcp_servers.user_simulator.recordings import ReplayedUser, load_recordings
+from mcp_rollout.mcp_servers.user_simulator.scripted import Scenario
+from mcp_rollout.mcp_servers.user_simulator.server import create_server, load_by_task, simulator
 
 T = TypeVar("T")
 
-PROGRAM = "mcp_servers.user_simulator"
+PROGRAM = "mcp_rollout.mcp_servers.user_simulator"
 URL, MODEL, KEY = "USER_MODEL_URL", "USER_MODEL", "USER_MODEL_API_KEY"
 _BY_TASK = "a function (task, seed) -> {0}, or a JSON object of {0}s by task ('*' serves every other task)"
 

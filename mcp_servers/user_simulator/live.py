@@ -25,11 +25,11 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
-from mcp_servers.user_simulator.modelled import Persona
-from mcp_servers.user_simulator.scripted import answer_of
-from mcp_wire.door import named_host
-from mcp_wire.http_server import Server
+from mcp_rollout.mcp_servers.kit import Elicited, Numbered, Reply, ToolError
+from mcp_rollout.mcp_servers.user_simulator.modelled import Persona
+from mcp_rollout.mcp_servers.user_simulator.scripted import answer_of
+from mcp_rollout.mcp_wire.door import named_host
+from mcp_rollout.mcp_wire.http_server import Server
 
 LEAVE = "/leave"
 _POLL_S = 0.5
@@ -127,7 +127,7 @@ class AnswerPage:
         return Starlette(routes=routes, middleware=[Middleware(_WithToken, token=self._token, hosts=hosts)])
 
     async def _page(self, _: Request) -> Response:
-        return HTMLResponse((files("mcp_servers.user_simulator") / "live.html").read_text(encoding="utf-8"))
+        return HTMLResponse((files("mcp_rollout.mcp_servers.user_simulator") / "live.html").read_text(encoding="utf-8"))
 
     async def _list(self, _: Request) -> Response:
         return JSONResponse(

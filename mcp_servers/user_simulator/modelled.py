@@ -11,10 +11,10 @@ import anyio
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from mcp_servers.kit import Elicited, Numbered, Reply, ToolError
-from mcp_servers.user_simulator.scripted import Answer, answer_of
-from mcp_wire import chat_api
-from mcp_wire.control_text import break_control_text
+from mcp_rollout.mcp_servers.kit import Elicited, Numbered, Reply, ToolError
+from mcp_rollout.mcp_servers.user_simulator.scripted import Answer, answer_of
+from mcp_rollout.mcp_wire import chat_api
+from mcp_rollout.mcp_wire.control_text import break_control_text
 
 DONE, STUCK = "[DONE]", "[STUCK]"
 _BEGIN = "(The conversation begins. Say what you would say first.)"

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mcp_servers.kit import Elicited, Reply
+from mcp_rollout.mcp_servers.kit import Elicited, Reply
 
 ARCHIVE_SUFFIX = ".jsonl.zst"
 """Of trace journals that were compressed since they are large."""

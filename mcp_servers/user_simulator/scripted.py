@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from mcp_servers.kit import Elicited, Reply
+from mcp_rollout.mcp_servers.kit import Elicited, Reply
 
 END = "end"
 """The `to` of a cue after which the satisfied user leaves."""

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar, cast
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from mcp_servers.kit import Elicited, Harness, Reply
-from mcp_servers.user_simulator.scripted import Scenario, ScriptedUser
+from mcp_rollout.mcp_servers.kit import Elicited, Harness, Reply
+from mcp_rollout.mcp_servers.user_simulator.scripted import Scenario, ScriptedUser
 
 ANY_TASK = "*"
 

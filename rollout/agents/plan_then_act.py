@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollout.loop.trajectory import ToolAgent
-from rollout.loop.turns import Turns
+from mcp_rollout.rollout.loop.trajectory import ToolAgent
+from mcp_rollout.rollout.loop.turns import Turns
 
 PLAN = "First write a plan: the steps in order, each in a line of its own. Call no tool yet, and give no answer."
 ACT = "Now carry the plan out, step by step. If a step shows that it is wrong, change it and say so."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollout.loop.turns import Turns
+from mcp_rollout.rollout.loop.turns import Turns
 
 CRITIQUE = (
     "Before this is sent: check it step by step, with the tools where they help. Then write the whole answer again, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollout.loop.turns import Turns
+from mcp_rollout.rollout.loop.turns import Turns
 
 FEEDBACK = (
     "Your answer is either wrong or cannot be read. Find the step that went wrong, calculate it again with the tools, "

@@ -13,11 +13,11 @@ from areal.api.cli_args import load_expr_config
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from gateway.config.mapping_file import read_mapping
-from gateway.config.pydantic_errors import near
-from gateway.errors import ConfigError, faults_of, one_error
-from rollout.areal.config import MCPConfig
-from rollout.areal.settings import Settings
+from mcp_rollout.gateway.config.mapping_file import read_mapping
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.errors import ConfigError, faults_of, one_error
+from mcp_rollout.rollout.areal.config import MCPConfig
+from mcp_rollout.rollout.areal.settings import Settings
 
 
 def read_config(arguments: Sequence[str]) -> MCPConfig:
@@ -44,7 +44,7 @@ def read_config(arguments: Sequence[str]) -> MCPConfig:
 def configuration_file(arguments: Sequence[str]) -> Path:
     """The file that `--config` names. Raises SystemExit where it is missing, or help was asked for."""
     parser = argparse.ArgumentParser(
-        prog="python -m rollout.areal.train", usage="%(prog)s --config FILE [KEY=VALUE ...]"
+        prog="python -m mcp_rollout.rollout.areal.train", usage="%(prog)s --config FILE [KEY=VALUE ...]"
     )
     parser.add_argument("--config", required=True, type=Path, help="AReaL's configuration, as configs/areal/grpo.yaml")
     return parser.parse_known_args(arguments)[0].config

@@ -12,9 +12,9 @@ from areal.api.cli_args import GRPOConfig
 from areal.utils.environ import is_single_controller
 from omegaconf import OmegaConf
 
-from rollout.areal.settings import Settings
+from mcp_rollout.rollout.areal.settings import Settings
 
-WORKFLOW = "rollout.areal.workflow.MCPWorkflow"
+WORKFLOW = "mcp_rollout.rollout.areal.workflow.MCPWorkflow"
 """As AReaL names it: with a single controller, rollout processes import it."""
 
 

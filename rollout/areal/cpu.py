@@ -86,7 +86,7 @@ def _no_dictionaries(prepared: Callable[..., Any]) -> Callable[..., Any]:
 
 def launch_server(_: Any, server_args: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start SGLang's server as this project does without a GPU; AReaL's own command is for GPUs."""
-    command = [sys.executable, "-m", "rollout.verl_cpu.sglang_server", "--max-total-tokens", str(KV_TOKENS)]
+    command = [sys.executable, "-m", "mcp_rollout.rollout.verl_cpu.sglang_server", "--max-total-tokens", str(KV_TOKENS)]
     for key in SERVER_ARGUMENTS:
         command += [f"--{key.replace('_', '-')}", str(server_args[key])]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)

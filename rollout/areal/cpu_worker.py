@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from rollout.areal import cpu
+from mcp_rollout.rollout.areal import cpu
 
 if __name__ == "__main__":
     cpu.prepare()

@@ -8,10 +8,10 @@ from itertools import groupby
 from areal.api import InferenceEngine, ModelRequest
 from areal.api.cli_args import GenerationHyperparameters
 
-from rollout.engines.sampling import with_logprobs
-from rollout.errors import EngineError
-from rollout.loop.limits import shielded
-from rollout.types import Attempt, Completion, FinishReason
+from mcp_rollout.rollout.engines.sampling import with_logprobs
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.loop.limits import shielded
+from mcp_rollout.rollout.types import Attempt, Completion, FinishReason
 
 _MESSAGE = 300
 """Characters at the end of an engine's error, which begins with the whole request."""

@@ -9,20 +9,20 @@ from pathlib import Path
 import structlog
 from areal.utils.environ import is_single_controller
 
-from gateway.errors import ConfigError, raise_all
-from rollout.areal.config import MCPConfig, processes_per_node, settings_of
-from rollout.areal.ranks import check_ranks
-from rollout.areal.settings import Settings
-from rollout.environment.config import Environment
-from rollout.environment.parquet import count_rows
-from rollout.environment.row_validation import Row, read_task_rows, warn_of_overlap
-from rollout.formats import find_format
-from rollout.loop.compaction import check_compaction
-from rollout.loop.thinking import check_thoughts
-from rollout.tokens.chat_template import read_chat_template
-from rollout.tokens.verl_builder import load_tokens
-from rollout.trace.store import TraceStore
-from rollout.training.preflight import check_environments, check_turns, load_lock, longest_prompt
+from mcp_rollout.gateway.errors import ConfigError, raise_all
+from mcp_rollout.rollout.areal.config import MCPConfig, processes_per_node, settings_of
+from mcp_rollout.rollout.areal.ranks import check_ranks
+from mcp_rollout.rollout.areal.settings import Settings
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.parquet import count_rows
+from mcp_rollout.rollout.environment.row_validation import Row, read_task_rows, warn_of_overlap
+from mcp_rollout.rollout.formats import find_format
+from mcp_rollout.rollout.loop.compaction import check_compaction
+from mcp_rollout.rollout.loop.thinking import check_thoughts
+from mcp_rollout.rollout.tokens.chat_template import read_chat_template
+from mcp_rollout.rollout.tokens.verl_builder import load_tokens
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.training.preflight import check_environments, check_turns, load_lock, longest_prompt
 
 log = structlog.get_logger(__name__)
 

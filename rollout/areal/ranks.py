@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from gateway.errors import ConfigError, raise_all
+from mcp_rollout.gateway.errors import ConfigError, raise_all
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SERVERS = "AREAL_LLM_SERVER_ADDRS"

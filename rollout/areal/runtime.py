@@ -15,17 +15,17 @@ from typing import Any
 
 from areal.infra.utils.concurrent import register_loop_cleanup
 
-from gateway.catalogue.tool_config import read_lock
-from gateway.errors import ConfigError
-from gateway.logs import configure_logs_by_default
-from rollout.areal.settings import Settings
-from rollout.areal.stopping import Watch
-from rollout.tokens.chat_template import read_chat_template
-from rollout.tokens.verl_builder import ContinuousTokens, load_tokens
-from rollout.trace.run_record import describe_run
-from rollout.trace.store import TraceStore
-from rollout.training.environments import Environments, Lock
-from rollout.training.gateways import Gateways, Recordings
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.logs import configure_logs_by_default
+from mcp_rollout.rollout.areal.settings import Settings
+from mcp_rollout.rollout.areal.stopping import Watch
+from mcp_rollout.rollout.tokens.chat_template import read_chat_template
+from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens, load_tokens
+from mcp_rollout.rollout.trace.run_record import describe_run
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.training.environments import Environments, Lock
+from mcp_rollout.rollout.training.gateways import Gateways, Recordings
 
 MOST_LOOPS = 4
 """Event loops of one process that play trajectories: AReaL has one for training and one for evaluation."""

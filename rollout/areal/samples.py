@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rollout.trace.record import Segment, Trace
+from mcp_rollout.rollout.trace.record import Segment, Trace
 
 NOT_SAMPLED = -1
 """The version of a token that was not sampled."""

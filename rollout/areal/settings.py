@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError, raise_all
-from rollout.environment.config import Environment
-from rollout.environment.sections import Strategy
-from rollout.loop.limits import Limits
-from rollout.training.samples import several_samples
-from rollout.training.settings import TrainingSettings
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError, raise_all
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.training.samples import several_samples
+from mcp_rollout.rollout.training.settings import TrainingSettings
 
 
 class Settings(TrainingSettings):

@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from gateway.private_files import make_private, write_private
-from rollout.training.statistics import (
+from mcp_rollout.gateway.private_files import make_private, write_private
+from mcp_rollout.rollout.training.statistics import (
     BatchStatistics,
     ToolsChanged,
     TooManyFailures,

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 """Train with AReaL's own trainer over MCP.
 
-    python -m rollout.areal.train --config configs/areal/grpo.yaml train_dataset.path=ROWS.parquet actor.path=MODEL ...
+    python -m mcp_rollout.rollout.areal.train --config configs/areal/grpo.yaml train_dataset.path=ROWS.parquet ...
 
 As AReaL's own scripts do, it takes a file and overrides, and runs in both modes: with a single controller (the
 default), which starts all other processes, or with `AREAL_SPMD_MODE=1` as one process per rank.
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from rollout.areal import cpu
+from mcp_rollout.rollout.areal import cpu
 
 if importlib.util.find_spec("areal") is None:
     sys.stderr.write("error: AReaL is not installed here: run `make areal`, then `. .venv-areal/bin/activate`\n")
@@ -28,13 +28,13 @@ if not torch.cuda.is_available():
 
 from areal import PPOTrainer
 
-from gateway.catalogue.hidden_text import visible
-from gateway.errors import ConfigError, GatewayError, printed
-from rollout.areal.command_line import configuration_file, read_config, with_file
-from rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
-from rollout.areal.preflight import preflight
-from rollout.areal.stopping import Rows, TrainingStopped, clear_stop
-from rollout.environment.parquet import read_rows
+from mcp_rollout.gateway.catalogue.hidden_text import visible
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, printed
+from mcp_rollout.rollout.areal.command_line import configuration_file, read_config, with_file
+from mcp_rollout.rollout.areal.config import WORKFLOW, MCPConfig, settings_of, workflow_arguments
+from mcp_rollout.rollout.areal.preflight import preflight
+from mcp_rollout.rollout.areal.stopping import Rows, TrainingStopped, clear_stop
+from mcp_rollout.rollout.environment.parquet import read_rows
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,18 +16,18 @@ from areal.api.cli_args import GenerationHyperparameters
 from areal.infra import workflow_context
 from areal.utils import stats_tracker
 
-from gateway.leases.session import Session
-from rollout.areal.groups import Groups
-from rollout.areal.policy import ArealPolicy
-from rollout.areal.runtime import PROCESS, Runtime
-from rollout.areal.samples import group_advantages, samples_of, to_tensors
-from rollout.areal.settings import Settings
-from rollout.environment.task import UNREADABLE, Origin
-from rollout.loop.limits import cancellations
-from rollout.loop.trajectory import roll_out
-from rollout.trace.record import Trace
-from rollout.training.statistics import TrajectoryStatistics
-from rollout.types import Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.areal.groups import Groups
+from mcp_rollout.rollout.areal.policy import ArealPolicy
+from mcp_rollout.rollout.areal.runtime import PROCESS, Runtime
+from mcp_rollout.rollout.areal.samples import group_advantages, samples_of, to_tensors
+from mcp_rollout.rollout.areal.settings import Settings
+from mcp_rollout.rollout.environment.task import UNREADABLE, Origin
+from mcp_rollout.rollout.loop.limits import cancellations
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+from mcp_rollout.rollout.types import Policy
 
 log = structlog.get_logger(__name__)
 

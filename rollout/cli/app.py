@@ -44,7 +44,7 @@ class LazyCommands(TyperGroup):
         if name is None:
             return name, listed, rest
         with _held_signals():
-            module = import_module(f"rollout.cli.{name.replace('-', '_')}")
+            module = import_module(f"mcp_rollout.rollout.cli.{name.replace('-', '_')}")
         return name, typer.main.get_command(module.app), rest
 
 
@@ -97,7 +97,7 @@ def quiet_logs(
     """Log warnings only, on standard error, without the events that the command reports itself."""
     import structlog
 
-    from gateway.logs import configure_logs
+    from mcp_rollout.gateway.logs import configure_logs
 
     reported = {"server.unavailable", "server.hidden_text" if context.invoked_subcommand == "tools" else ""}
     if context.invoked_subcommand in ("doctor", "init"):
@@ -128,7 +128,7 @@ for _name, _summary in COMMANDS.items():
 
 def main(program: typer.Typer = app) -> None:
     """Run a program; an error that the user can correct becomes a message on standard error and exit status 2."""
-    from rollout.cli.output import protect_terminal
+    from mcp_rollout.rollout.cli.output import protect_terminal
 
     signal.signal(signal.SIGTERM, _interrupt)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -150,7 +150,7 @@ def _run(program: typer.Typer) -> None:
     except KeyboardInterrupt:  # where typer does not take it, before a command is found
         sys.exit(130)
     except Exception as error:  # boundary of the program: other errors keep their traceback
-        from gateway.errors import ConfigError, GatewayError, innermost, printed
+        from mcp_rollout.gateway.errors import ConfigError, GatewayError, innermost, printed
 
         cause = innermost(error)
         if not isinstance(cause, ConfigError | GatewayError):

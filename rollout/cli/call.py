@@ -10,15 +10,15 @@ from uuid import uuid4
 import anyio
 import typer
 
-from gateway.catalogue.names import policy_tools
-from gateway.config.models import GatewayConfig
-from gateway.config.pydantic_errors import near
-from gateway.errors import ConfigError, one_error
-from gateway.gateway import Gateway
-from gateway.types import ToolResult
-from rollout.cli.options import AsJson, EnvironmentsDir, File, Target, load_target, print_result
-from rollout.doctor.call_option import addressed_server, parse_arguments
-from rollout.environment.startup import opened_where_possible
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.errors import ConfigError, one_error
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.types import ToolResult
+from mcp_rollout.rollout.cli.options import AsJson, EnvironmentsDir, File, Target, load_target, print_result
+from mcp_rollout.rollout.doctor.call_option import addressed_server, parse_arguments
+from mcp_rollout.rollout.environment.startup import opened_where_possible
 
 app = typer.Typer(add_completion=False)
 

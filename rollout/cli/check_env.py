@@ -8,9 +8,9 @@ import anyio
 import typer
 from rich.text import Text
 
-from gateway.errors import ConfigError
-from rollout.cli.live import shown_steps
-from rollout.cli.options import (
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.live import shown_steps
+from mcp_rollout.rollout.cli.options import (
     AsJson,
     EnvironmentName,
     EnvironmentsDir,
@@ -19,13 +19,13 @@ from rollout.cli.options import (
     plain_table,
     print_json,
 )
-from rollout.cli.output import Console
-from rollout.contract import Options, Outcome, Report, check_environment
-from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask
-from rollout.loop.agent import agent_settings, build_agent
-from rollout.loop.reward import check_reward
-from rollout.programs.trial import try_out
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.contract import Options, Outcome, Report, check_environment
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.loop.agent import agent_settings, build_agent
+from mcp_rollout.rollout.loop.reward import check_reward
+from mcp_rollout.rollout.programs.trial import try_out
 
 _COLOURS = {Outcome.HOLDS: "green", Outcome.DOUBTFUL: "yellow", Outcome.FAILS: "bold red", Outcome.UNTESTED: "dim"}
 _PROGRESS_S = 5.0
@@ -81,7 +81,7 @@ async def _examined(loaded: Environment, options: Options) -> Report:
 
 def _try_out(loaded: Environment, as_json: bool) -> int:
     if loaded.agent is None:
-        remedy = "name a program under agent: {use: rollout.programs.program:Program, with: {...}}"
+        remedy = "name a program under agent: {use: mcp_rollout.rollout.programs.program:Program, with: {...}}"
         raise ConfigError("the environment has no agent", file=loaded.file, key="agent", remedy=remedy)
     trial = anyio.run(try_out, loaded)
     found = [*agent_settings(loaded).items(), *trial.lines()]

@@ -10,13 +10,22 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, Where, print_json
-from rollout.cli.output import Console
-from rollout.evaluation.comparison import COLUMNS, COSTS, Comparison, Difference, Flip, RowKey, compare, rows_of
-from rollout.evaluation.comparison import Row as RunRow
-from rollout.trace.reader import Traces
-from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.options import AsJson, Where, print_json
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.evaluation.comparison import (
+    COLUMNS,
+    COSTS,
+    Comparison,
+    Difference,
+    Flip,
+    RowKey,
+    compare,
+    rows_of,
+)
+from mcp_rollout.rollout.evaluation.comparison import Row as RunRow
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.run_record import RunRecord, TokenIds, read_run_records
 
 SHOWN_FLIPS = 10
 Runs = dict[str, set[str]]

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, print_result
-from rollout.environment.config import INCLUDED_CONFIGS
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.options import AsJson, print_result
+from mcp_rollout.rollout.environment.config import INCLUDED_CONFIGS
 
 _REFERENCE = re.compile(r"((?:--config-dir|--config|-f|:) |`)configs(?=[/ `])")
 

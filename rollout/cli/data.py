@@ -13,9 +13,9 @@ import typer
 from rich.progress import Progress
 from rich.text import Text
 
-from gateway.catalogue.tool_config import LockEntry, read_lock
-from gateway.errors import ConfigError, Faults, GatewayError, faults_of
-from rollout.cli.options import (
+from mcp_rollout.gateway.catalogue.tool_config import LockEntry, read_lock
+from mcp_rollout.gateway.errors import ConfigError, Faults, GatewayError, faults_of
+from mcp_rollout.rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
     EnvironmentsDir,
@@ -26,12 +26,12 @@ from rollout.cli.options import (
     print_result,
     template_text,
 )
-from rollout.cli.output import Console
-from rollout.environment.agent_loops import read_agent_loops
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.harness import ALL
-from rollout.environment.parquet import check_suffix, write_parquet
-from rollout.environment.row_validation import (
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.environment.agent_loops import read_agent_loops
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.harness import ALL
+from mcp_rollout.rollout.environment.parquet import check_suffix, write_parquet
+from mcp_rollout.rollout.environment.row_validation import (
     AGENT,
     STOCK_AGENT,
     VERL_AGENTS,
@@ -48,11 +48,11 @@ from rollout.environment.row_validation import (
     source_problems,
     task_problems,
 )
-from rollout.environment.rows import environment_tasks
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Task
-from rollout.evaluation.summary import note_on_rewards
-from rollout.tokens.chat_template import ChatTemplate, check_tools_rendered
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.evaluation.summary import note_on_rewards
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, check_tools_rendered
 
 MOST_SHOWN = 20
 _ELSEWHERE = "--environments-dir names the directory of its file"

@@ -11,9 +11,9 @@ from typing import Annotated
 import anyio
 import typer
 
-from gateway.errors import ConfigError, faults_of
-from rollout.cli.doctor_table import print_reports
-from rollout.cli.options import (
+from mcp_rollout.gateway.errors import ConfigError, faults_of
+from mcp_rollout.rollout.cli.doctor_table import print_reports
+from mcp_rollout.rollout.cli.options import (
     INTERRUPTED,
     AsJson,
     ChatTemplateFile,
@@ -25,12 +25,12 @@ from rollout.cli.options import (
     load_target,
     print_json,
 )
-from rollout.cli.output import Console
-from rollout.doctor.call_option import check_tools, parse_call_option
-from rollout.doctor.examination import Options
-from rollout.doctor.examine import examine
-from rollout.doctor.fix import write_fixed
-from rollout.doctor.report import ServerReport
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.doctor.call_option import check_tools, parse_call_option
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.examine import examine
+from mcp_rollout.rollout.doctor.fix import write_fixed
+from mcp_rollout.rollout.doctor.report import ServerReport
 
 UNFIT, UNKNOWN = 1, 3
 """Exit statuses. 2 is for bad input, as in every command."""

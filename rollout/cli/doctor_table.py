@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from rollout.cli.options import plain_table
-from rollout.cli.output import Console
-from rollout.doctor.report import Latency, ServerReport, Verdict
+from mcp_rollout.rollout.cli.options import plain_table
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.doctor.report import Latency, ServerReport, Verdict
 
 _MOST_NOTES = 8
 _VERDICTS = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("unknown", "yellow")}

@@ -10,19 +10,19 @@ from uuid import uuid4
 import anyio
 import typer
 
-from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError
-from gateway.gateway import Gateway
-from gateway.types import ToolDefinition
-from rollout.cli.doctor import AllowOutside, AllowWrites, Calls, WritesTo, fitness, reported
-from rollout.cli.new_directory import new_directory
-from rollout.cli.options import Target, load_target
-from rollout.doctor.examination import Options
-from rollout.doctor.fix import write_fixed
-from rollout.doctor.report import Verdict
-from rollout.doctor.throwaway import PREFIX, on_copies
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.startup import opened
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.cli.doctor import AllowOutside, AllowWrites, Calls, WritesTo, fitness, reported
+from mcp_rollout.rollout.cli.new_directory import new_directory
+from mcp_rollout.rollout.cli.options import Target, load_target
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.fix import write_fixed
+from mcp_rollout.rollout.doctor.report import Verdict
+from mcp_rollout.rollout.doctor.throwaway import PREFIX, on_copies
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.startup import opened
 
 _LONGEST = 2000
 """Characters of a result that an example's check may compare."""

@@ -15,12 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gateway.catalogue.hidden_text import plain
-from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, TraceDirectory, print_json
-from rollout.cli.output import Console
-from rollout.trace.activity import Activity
-from rollout.trace.heartbeat import watched
+from mcp_rollout.gateway.catalogue.hidden_text import plain
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.options import AsJson, TraceDirectory, print_json
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.trace.activity import Activity
+from mcp_rollout.rollout.trace.heartbeat import watched
 
 ProgressEvery = Annotated[
     float,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
-from gateway.errors import not_written
+from mcp_rollout.gateway.errors import not_written
 
 
 @contextmanager

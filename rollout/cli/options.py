@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
-from gateway.config.models import GatewayConfig
-from gateway.config.servers_file import read_servers
-from gateway.errors import ConfigError, raise_all
-from rollout.cli.output import Console, json_visible
-from rollout.environment.config import Environment, environment_file, load_environment
-from rollout.tokens.chat_template import ChatTemplate, read_chat_template
+from mcp_rollout.gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.config.servers_file import read_servers
+from mcp_rollout.gateway.errors import ConfigError, raise_all
+from mcp_rollout.rollout.cli.output import Console, json_visible
+from mcp_rollout.rollout.environment.config import Environment, environment_file, load_environment
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]

@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Span, Text
 
-from gateway.catalogue.hidden_text import visible
+from mcp_rollout.gateway.catalogue.hidden_text import visible
 
 
 class Printed:

@@ -11,18 +11,18 @@ import anyio
 import typer
 from rich.progress import Progress
 
-from gateway.cassette.reading import Cassette
-from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, EnvironmentName, EnvironmentsDir, TraceDirectory, Where, print_json
-from rollout.cli.output import Console
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.startup import opened_environment
-from rollout.evaluation.rescore import LiveScore, Rescored, rescore
-from rollout.loop.reward import check_reward
-from rollout.loop.rubric import DIRECTORY
-from rollout.trace.reader import Traces
-from rollout.trace.run_record import read_run_records
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.options import AsJson, EnvironmentName, EnvironmentsDir, TraceDirectory, Where, print_json
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.evaluation.rescore import LiveScore, Rescored, rescore
+from mcp_rollout.rollout.loop.reward import check_reward
+from mcp_rollout.rollout.loop.rubric import DIRECTORY
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.run_record import read_run_records
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 _IDS_SHOWN = 3
 

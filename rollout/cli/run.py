@@ -16,27 +16,35 @@ import typer
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.cassette.replaying import Missing
-from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError
-from gateway.gateway import Gateway
-from rollout.cli.live import ProgressEvery, shown_live, shown_steps
-from rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir, TasksFile
-from rollout.cli.run_report import Played, print_report
-from rollout.cli.worlds import Cassettes, HostsOption, Record, ReplayFrom, ReplayMissing, opened_hosts, with_hosts
-from rollout.engines.engine import Engine, EngineOptions, ModelEngine
-from rollout.engines.opening import opened_engine
-from rollout.engines.rehearsal import IdleWorlds, idle_worlds
-from rollout.engines.sampling import SamplingParameters
-from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
-from rollout.engines.timeouts import Timeouts
-from rollout.environment.config import Environment
-from rollout.environment.harness import ALL
-from rollout.environment.rows import environment_tasks
-from rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
-from rollout.environment.startup import opened_environment
-from rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
-from rollout.evaluation.resume import (
+from mcp_rollout.gateway.cassette.replaying import Missing
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.cli.live import ProgressEvery, shown_live, shown_steps
+from mcp_rollout.rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir, TasksFile
+from mcp_rollout.rollout.cli.run_report import Played, print_report
+from mcp_rollout.rollout.cli.worlds import (
+    Cassettes,
+    HostsOption,
+    Record,
+    ReplayFrom,
+    ReplayMissing,
+    opened_hosts,
+    with_hosts,
+)
+from mcp_rollout.rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.engines.rehearsal import IdleWorlds, idle_worlds
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
+from mcp_rollout.rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
+from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ALL
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
+from mcp_rollout.rollout.evaluation.resume import (
     Settings,
     compare_records,
     compare_settings,
@@ -44,13 +52,13 @@ from rollout.evaluation.resume import (
     evaluation_record,
     keep_settings,
 )
-from rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
-from rollout.loop.compaction import check_compaction
-from rollout.process import export_spans, tune_collector
-from rollout.tokens.chat_template import read_chat_template
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, TokenIds, file_digest
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
+from mcp_rollout.rollout.loop.compaction import check_compaction
+from mcp_rollout.rollout.process import export_spans, tune_collector
+from mcp_rollout.rollout.tokens.chat_template import read_chat_template
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, TokenIds, file_digest
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 app = typer.Typer(add_completion=False)
 

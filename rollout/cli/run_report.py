@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rollout.cli.options import print_json
-from rollout.cli.output import Console
-from rollout.engines.rehearsal import IdleWorlds
-from rollout.environment.config import Environment
-from rollout.environment.sections import Strategy
-from rollout.evaluation.estimates import Estimate
-from rollout.evaluation.summary import Outcome, Summary, summarise
+from mcp_rollout.rollout.cli.options import print_json
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.engines.rehearsal import IdleWorlds
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.evaluation.estimates import Estimate
+from mcp_rollout.rollout.evaluation.summary import Outcome, Summary, summarise
 
 _FAILURES, _ROWS = 20, 10
 """The most kinds of failures, and rows, that are named."""

@@ -8,12 +8,19 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from gateway.catalogue.tool_config import LockEntry, compare_locks, lock_entries, parse_entries, read_lock, write_lock
-from gateway.errors import ConfigError, LockMismatch, raise_all
-from gateway.types import ToolDefinition
-from rollout.cli.options import AsJson, EnvironmentsDir, Target, load_target, print_result
-from rollout.cli.tools import list_offers
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.catalogue.tool_config import (
+    LockEntry,
+    compare_locks,
+    lock_entries,
+    parse_entries,
+    read_lock,
+    write_lock,
+)
+from mcp_rollout.gateway.errors import ConfigError, LockMismatch, raise_all
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.cli.options import AsJson, EnvironmentsDir, Target, load_target, print_result
+from mcp_rollout.rollout.cli.tools import list_offers
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 app = typer.Typer(add_completion=False)
 

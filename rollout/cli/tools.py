@@ -11,11 +11,11 @@ import anyio
 import typer
 from rich.text import Text
 
-from gateway.catalogue.hidden_text import HiddenText, plain
-from gateway.catalogue.names import policy_tools
-from gateway.errors import ConfigError
-from gateway.types import Audience, ToolDefinition
-from rollout.cli.options import (
+from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, plain
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import Audience, ToolDefinition
+from mcp_rollout.rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
     EnvironmentsDir,
@@ -26,10 +26,10 @@ from rollout.cli.options import (
     load_target,
     print_json,
 )
-from rollout.cli.output import Console
-from rollout.environment.startup import opened_where_possible
-from rollout.tokens.chat_template import ChatTemplate
-from rollout.trace.stats import STEP
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.environment.startup import opened_where_possible
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
+from mcp_rollout.rollout.trace.stats import STEP
 
 _MESSAGES = 512
 """Tokens allowed for a prompt's messages, for the recommended prompt length."""

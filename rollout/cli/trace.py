@@ -10,18 +10,18 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gateway.errors import ConfigError
-from rollout.cli.live import watch
-from rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print_json
-from rollout.cli.output import Console, json_visible
-from rollout.cli.trace_export import export
-from rollout.cli.trace_stats import stats
-from rollout.cli.trace_view import TokenizerPath, explain, view
-from rollout.trace.entries import COLUMNS, Entry
-from rollout.trace.journal import to_json
-from rollout.trace.reader import Traces
-from rollout.trace.view import difference, render, searched, token_lines
-from rollout.viewer.directory import Directory
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.live import watch
+from mcp_rollout.rollout.cli.options import AsJson, TraceDirectory, Where, none_found, print_json
+from mcp_rollout.rollout.cli.output import Console, json_visible
+from mcp_rollout.rollout.cli.trace_export import export
+from mcp_rollout.rollout.cli.trace_stats import stats
+from mcp_rollout.rollout.cli.trace_view import TokenizerPath, explain, view
+from mcp_rollout.rollout.trace.entries import COLUMNS, Entry
+from mcp_rollout.rollout.trace.journal import to_json
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.view import difference, render, searched, token_lines
+from mcp_rollout.rollout.viewer.directory import Directory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")
 

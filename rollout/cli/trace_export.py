@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.errors import ConfigError, not_written
-from gateway.private_files import make_private
-from rollout.cli.options import (
+from mcp_rollout.gateway.errors import ConfigError, not_written
+from mcp_rollout.gateway.private_files import make_private
+from mcp_rollout.rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
     EnvironmentsDir,
@@ -21,14 +21,14 @@ from rollout.cli.options import (
     print_result,
     template_text,
 )
-from rollout.cli.trace_stats import recorded_schemas
-from rollout.extras import parquet_needed
-from rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.run_record import TokenIds, read_run_records
-from rollout.trace.trained_segment import SUFFIX
-from rollout.viewer.export import export_html
+from mcp_rollout.rollout.cli.trace_stats import recorded_schemas
+from mcp_rollout.rollout.extras import parquet_needed
+from mcp_rollout.rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
+from mcp_rollout.rollout.trace.trained_segment import SUFFIX
+from mcp_rollout.rollout.viewer.export import export_html
 
 
 def export(
@@ -113,8 +113,8 @@ def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | 
 
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:
     with parquet_needed(str(output)):
-        from rollout.trace.columns import write_columns
-        from rollout.trace.trained import export_trained
+        from mcp_rollout.rollout.trace.columns import write_columns
+        from mcp_rollout.rollout.trace.trained import export_trained
     ids: set[str] = set()
     homes: set[Path] = set()
 
@@ -138,7 +138,7 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
 
 def _template_check(model: str, chat_template: str | None) -> Reproduces:
     try:
-        from rollout.tokens.sft import template_check
+        from mcp_rollout.rollout.tokens.sft import template_check
 
         return template_check(model, chat_template=chat_template)
     except (ImportError, OSError, ValueError) as error:

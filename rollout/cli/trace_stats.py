@@ -11,8 +11,8 @@ import anyio
 import typer
 from rich.table import Table
 
-from gateway.catalogue.tool_config import read_lock
-from rollout.cli.options import (
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
     EnvironmentsDir,
@@ -24,16 +24,16 @@ from rollout.cli.options import (
     print_json,
     template_text,
 )
-from rollout.cli.output import Console
-from rollout.environment.config import Environment, load_environment
-from rollout.tokens.chat_template import ChatTemplate
-from rollout.tokens.counting import trajectory_lengths
-from rollout.trace.drift import Drift, calls_seen, drifts, siblings
-from rollout.trace.entries import Entry
-from rollout.trace.export import offered_schemas
-from rollout.trace.reader import Traces
-from rollout.trace.run_record import TokenIds, read_run_records
-from rollout.trace.stats import Stats, break_down, check_keys, measured, statistics_of
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
+from mcp_rollout.rollout.tokens.counting import trajectory_lengths
+from mcp_rollout.rollout.trace.drift import Drift, calls_seen, drifts, siblings
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.export import offered_schemas
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
+from mcp_rollout.rollout.trace.stats import Stats, break_down, check_keys, measured, statistics_of
 
 
 def stats(
@@ -182,7 +182,7 @@ def recorded_schemas(traces: Traces, tool_config: Path | None, environments_dir:
 
 async def _offered_now(environments: Sequence[Environment]) -> Schemas:
     # Only here: what connects to servers takes longer to import than a command that reads traces takes.
-    from rollout.environment.startup import opened_environment
+    from mcp_rollout.rollout.environment.startup import opened_environment
 
     tools: Schemas = {}
     for environment in environments:

@@ -13,15 +13,15 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.errors import ConfigError
-from rollout.cli.options import AsJson, TraceDirectory, print_json
-from rollout.cli.output import Console
-from rollout.trace.reader import Traces, check_directory
-from rollout.viewer.directory import Directory
-from rollout.viewer.explain import Explanation
-from rollout.viewer.explain import explain as explanation_of
-from rollout.viewer.finding import Example, ExampleGroup, Finding
-from rollout.viewer.server import listen, serve
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.options import AsJson, TraceDirectory, print_json
+from mcp_rollout.rollout.cli.output import Console
+from mcp_rollout.rollout.trace.reader import Traces, check_directory
+from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.explain import Explanation
+from mcp_rollout.rollout.viewer.explain import explain as explanation_of
+from mcp_rollout.rollout.viewer.finding import Example, ExampleGroup, Finding
+from mcp_rollout.rollout.viewer.server import listen, serve
 
 SHORT_ID = 12
 TokenizerPath = Annotated[

@@ -11,16 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cassette.reading import Cassette
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Missing, Replay
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError
-from gateway.remote.hosts import Hosts
-from rollout.environment.config import Environment
-from rollout.environment.hosts_config import HostsConfig
-from rollout.extras import install_command
-from rollout.shards.hosts import hosts_of
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Missing, Replay
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.remote.hosts import Hosts
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.hosts_config import HostsConfig
+from mcp_rollout.rollout.extras import install_command
+from mcp_rollout.rollout.shards.hosts import hosts_of
 
 Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the servers' answers to a new cassette.")]
 ReplayFrom = Annotated[
@@ -87,7 +87,7 @@ async def opened_hosts(environments: Sequence[Environment]) -> AsyncGenerator[di
         yield {environment.name: hosts_of(environment) for environment in environments}
         return
     try:
-        from rollout.shards.director import connected
+        from mcp_rollout.rollout.shards.director import connected
     except ImportError as error:
         problem = f"shards on Ray need {error.name}, which is not installed"
         remedy = f"{install_command('verl')}, or give addresses of `mcp-rollout serve`"

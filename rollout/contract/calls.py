@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.environment.harness import Finite, ListedTask, call_harness
-from rollout.types import Message
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.environment.harness import Finite, ListedTask, call_harness
+from mcp_rollout.rollout.types import Message
 
 
 class _Answer(BaseModel):

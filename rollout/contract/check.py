@@ -6,16 +6,24 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessError, WorldLost
-from gateway.types import Role
-from rollout.contract import clauses, functions, mutations, world_clauses
-from rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
-from rollout.contract.play import CheckSetup, SetupFailed
-from rollout.contract.report import SERVER_ENDED, TOOL_RAISED, Clause, ClauseResult, Outcome, Report, complete
-from rollout.environment.config import Environment
-from rollout.environment.harness import ALL, ListedTask
-from rollout.environment.rows import listed_tasks
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.errors import ConfigError, DeliveryUnknown, GatewayError, HarnessError, WorldLost
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.contract import clauses, functions, mutations, world_clauses
+from mcp_rollout.rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
+from mcp_rollout.rollout.contract.play import CheckSetup, SetupFailed
+from mcp_rollout.rollout.contract.report import (
+    SERVER_ENDED,
+    TOOL_RAISED,
+    Clause,
+    ClauseResult,
+    Outcome,
+    Report,
+    complete,
+)
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ALL, ListedTask
+from mcp_rollout.rollout.environment.rows import listed_tasks
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 Examine = Callable[[CheckSetup], Awaitable[str]]
 _WITHOUT_TASKS: dict[Clause, Examine] = {

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 
 import anyio
 
-from gateway.errors import ConfigError, GatewayError, HarnessError
-from gateway.leases.session import Session
-from gateway.types import CallFault, Role
-from rollout.contract import calls
-from rollout.contract.calls import Reply, Score
-from rollout.contract.play import CheckSetup, SetupFailed, difference, neutral
-from rollout.contract.report import Clause
-from rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone, place
-from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
-from rollout.environment.rows import environment_tasks, system_message, task_of
-from rollout.environment.task import question
-from rollout.environment.validation import missing_roles
-from rollout.loop.world_calls import examine
-from rollout.types import Message
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, HarnessError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import CallFault, Role
+from mcp_rollout.rollout.contract import calls
+from mcp_rollout.rollout.contract.calls import Reply, Score
+from mcp_rollout.rollout.contract.play import CheckSetup, SetupFailed, difference, neutral
+from mcp_rollout.rollout.contract.report import Clause
+from mcp_rollout.rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone, place
+from mcp_rollout.rollout.environment.config import DEFAULT_ASSISTANT_TURNS
+from mcp_rollout.rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from mcp_rollout.rollout.environment.rows import environment_tasks, system_message, task_of
+from mcp_rollout.rollout.environment.task import question
+from mcp_rollout.rollout.environment.validation import missing_roles
+from mcp_rollout.rollout.loop.world_calls import examine
+from mcp_rollout.rollout.types import Message
 
 _ARGUMENTS = {
     Role.RESET: {"task", "seed"},

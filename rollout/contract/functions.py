@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import uuid4
 
-from gateway.errors import ConfigError
-from gateway.leases.session import Session
-from rollout.contract.clauses import ClauseFailed, ClauseUntested
-from rollout.contract.play import CheckSetup
-from rollout.engines.rehearsal import rehearse, script_for
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.rows import system_message, task_of
-from rollout.environment.task import Origin, Task
-from rollout.errors import RewardError
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.types import Policy
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.contract.clauses import ClauseFailed, ClauseUntested
+from mcp_rollout.rollout.contract.play import CheckSetup
+from mcp_rollout.rollout.engines.rehearsal import rehearse, script_for
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.rows import system_message, task_of
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Policy
 
 
 async def functions(setup: CheckSetup) -> str:

@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gateway.catalogue.names import policy_tools
-from gateway.config.tool_selection import ToolOverride
-from gateway.leases.session import Session
-from gateway.types import ToolDefinition
-from rollout.contract.calls import Call, Turn
-from rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
-from rollout.contract.play import CheckSetup, Play
-from rollout.engines.random_arguments import random_arguments
-from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask
-from rollout.environment.reward_config import Component
-from rollout.environment.startup import opened_environment
-from rollout.trace.outcome import ROUNDING
+from mcp_rollout.gateway.catalogue.names import policy_tools
+from mcp_rollout.gateway.config.tool_selection import ToolOverride
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.contract.calls import Call, Turn
+from mcp_rollout.rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
+from mcp_rollout.rollout.contract.play import CheckSetup, Play
+from mcp_rollout.rollout.engines.random_arguments import random_arguments
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.environment.reward_config import Component
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.trace.outcome import ROUNDING
 
 _CHANGES = ("dropped", "doubled", "swapped", "other arguments", "repeated", "late", "mute")
 """Of a trajectory: one call left out, made twice, in another's place or with random arguments; all calls a second time

@@ -11,21 +11,21 @@ from uuid import uuid4
 
 from pydantic_core import to_jsonable_python
 
-from gateway.connection.connection import Connection
-from gateway.differences import differences
-from gateway.errors import HarnessError, ServesWorlds
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.types import Role, ToolResult
-from rollout.contract import calls
-from rollout.contract.calls import Call, Score, Turn
-from rollout.engines.random_arguments import plain_arguments, random_arguments
-from rollout.engines.rehearsal import IdleWorlds, place
-from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask
-from rollout.loop.world_calls import prepare
-from rollout.types import Message
-from rollout.volatile import VOLATILE
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.differences import differences
+from mcp_rollout.gateway.errors import HarnessError, ServesWorlds
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role, ToolResult
+from mcp_rollout.rollout.contract import calls
+from mcp_rollout.rollout.contract.calls import Call, Score, Turn
+from mcp_rollout.rollout.engines.random_arguments import plain_arguments, random_arguments
+from mcp_rollout.rollout.engines.rehearsal import IdleWorlds, place
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.loop.world_calls import prepare
+from mcp_rollout.rollout.types import Message
+from mcp_rollout.rollout.volatile import VOLATILE
 
 _READS = 12
 """The most tools that `view` calls."""

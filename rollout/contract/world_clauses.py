@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.errors import HarnessError
-from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.contract import calls
-from rollout.contract.calls import Turn
-from rollout.contract.clauses import ClauseFailed, ClauseUntested, expect_same
-from rollout.contract.play import CheckSetup, Play, view
-from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from rollout.environment.sections import LimitsConfig
-from rollout.trace.outcome import ROUNDING
+from mcp_rollout.gateway.errors import HarnessError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.contract import calls
+from mcp_rollout.rollout.contract.calls import Turn
+from mcp_rollout.rollout.contract.clauses import ClauseFailed, ClauseUntested, expect_same
+from mcp_rollout.rollout.contract.play import CheckSetup, Play, view
+from mcp_rollout.rollout.environment.config import DEFAULT_ASSISTANT_TURNS
+from mcp_rollout.rollout.environment.sections import LimitsConfig
+from mcp_rollout.rollout.trace.outcome import ROUNDING
 
 
 async def reset(setup: CheckSetup) -> str:

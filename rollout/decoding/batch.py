@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rollout.decoding.attention import group_heads
-from rollout.decoding.kv_cache import KVCache
-from rollout.decoding.sampling import Sampling, draw, uniform
+from mcp_rollout.rollout.decoding.attention import group_heads
+from mcp_rollout.rollout.decoding.kv_cache import KVCache
+from mcp_rollout.rollout.decoding.sampling import Sampling, draw, uniform
 
 
 class Ending(StrEnum):

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from transformers import PreTrainedModel
 
-from rollout.decoding.batch import ContinuousBatch, Request
+from mcp_rollout.rollout.decoding.batch import ContinuousBatch, Request
 
 _log = logging.getLogger(__name__)
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
-from gateway.config.models import ServerConfig
-from gateway.leases.janitor import LEASE_DIR, names_lease_dir
-from gateway.types import TRAJECTORY_META, Audience, Scope, ToolDefinition
-from rollout.doctor.comparison import Reference
-from rollout.doctor.permission import writes_to
-from rollout.doctor.plan import MAY_WRITE, arguments_to_fill, suggested
-from rollout.doctor.report import Advice, Isolation, IsolationVerdict, ServerReport, Verdict
-from rollout.doctor.throwaway import EntryChanges, Throwaway
-from rollout.doctor.verdict import Visit, determinism, drawn_once, foreign_leak, isolation_of, leak_in, unanswered
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.leases.janitor import LEASE_DIR, names_lease_dir
+from mcp_rollout.gateway.types import TRAJECTORY_META, Audience, Scope, ToolDefinition
+from mcp_rollout.rollout.doctor.comparison import Reference
+from mcp_rollout.rollout.doctor.permission import writes_to
+from mcp_rollout.rollout.doctor.plan import MAY_WRITE, arguments_to_fill, suggested
+from mcp_rollout.rollout.doctor.report import Advice, Isolation, IsolationVerdict, ServerReport, Verdict
+from mcp_rollout.rollout.doctor.throwaway import EntryChanges, Throwaway
+from mcp_rollout.rollout.doctor.verdict import (
+    Visit,
+    determinism,
+    drawn_once,
+    foreign_leak,
+    isolation_of,
+    leak_in,
+    unanswered,
+)
 
 _LEAKS, _APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 _STATELESS, _UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from gateway.errors import ConfigError
-from rollout.doctor.plan import CallOption
-from rollout.doctor.report import ServerReport
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.doctor.plan import CallOption
+from mcp_rollout.rollout.doctor.report import ServerReport
 
 
 def parse_call_option(text: str, servers: Sequence[str]) -> CallOption:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from itertools import pairwise
 
-from gateway.differences import shared_beginning
-from rollout.doctor.isolation import ProbeAnswer, Run, Step
-from rollout.doctor.tool_words import Sort
-from rollout.volatile import VOLATILE
+from mcp_rollout.gateway.differences import shared_beginning
+from mcp_rollout.rollout.doctor.isolation import ProbeAnswer, Run, Step
+from mcp_rollout.rollout.doctor.tool_words import Sort
+from mcp_rollout.rollout.volatile import VOLATILE
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_TOKENS = 4000

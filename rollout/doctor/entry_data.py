@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.config.models import ServerConfig
-from gateway.connection.secret_values import is_secret_name
-from gateway.leases.janitor import names_lease_dir
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.secret_values import is_secret_name
+from mcp_rollout.gateway.leases.janitor import names_lease_dir
 
 _PROGRAM_SUFFIXES = frozenset(".py .pyz .js .mjs .cjs .ts .mts .tsx .jar .sh .rb .php .wasm .exe .whl .toml".split())
 _PROGRAM_OPTIONS = frozenset(

@@ -13,25 +13,25 @@ from uuid import uuid4
 
 import anyio
 
-from gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
-from gateway.config.variables import child_env
-from gateway.errors import GatewayError, HarnessError
-from gateway.gateway import Gateway
-from gateway.leases.janitor import names_lease_dir
-from gateway.leases.session import Session
-from gateway.transport.python_program import python_program
-from gateway.types import Role, Scope, ToolDefinition
-from rollout.doctor import fault_injection
-from rollout.doctor.advice import conclude, leaks, own_scope, shares_files
-from rollout.doctor.confined import ANY
-from rollout.doctor.fidelity import examine_tools, schema_problems
-from rollout.doctor.forking import SAFE, alike_in_forks, shared_with_parent
-from rollout.doctor.isolation import Player, Run, Waits, foreign_calls
-from rollout.doctor.permission import granted, is_named, place_of, shown, writes_to
-from rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
-from rollout.doctor.probe_fixtures import loopback_page
-from rollout.doctor.report import Latency, ServerReport, Verdict
-from rollout.doctor.throwaway import (
+from mcp_rollout.gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
+from mcp_rollout.gateway.config.variables import child_env
+from mcp_rollout.gateway.errors import GatewayError, HarnessError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.janitor import names_lease_dir
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.transport.python_program import python_program
+from mcp_rollout.gateway.types import Role, Scope, ToolDefinition
+from mcp_rollout.rollout.doctor import fault_injection
+from mcp_rollout.rollout.doctor.advice import conclude, leaks, own_scope, shares_files
+from mcp_rollout.rollout.doctor.confined import ANY
+from mcp_rollout.rollout.doctor.fidelity import examine_tools, schema_problems
+from mcp_rollout.rollout.doctor.forking import SAFE, alike_in_forks, shared_with_parent
+from mcp_rollout.rollout.doctor.isolation import Player, Run, Waits, foreign_calls
+from mcp_rollout.rollout.doctor.permission import granted, is_named, place_of, shown, writes_to
+from mcp_rollout.rollout.doctor.plan import CallOption, Permissions, Script, new_word, plan_script
+from mcp_rollout.rollout.doctor.probe_fixtures import loopback_page
+from mcp_rollout.rollout.doctor.report import Latency, ServerReport, Verdict
+from mcp_rollout.rollout.doctor.throwaway import (
     NO_PROGRAM,
     PREFIX,
     Throwaway,
@@ -41,11 +41,11 @@ from rollout.doctor.throwaway import (
     unconfined,
     why_not,
 )
-from rollout.doctor.tool_words import Hints, Sort
-from rollout.doctor.verdict import Visit
-from rollout.environment.harness import list_tasks
-from rollout.environment.startup import opened_where_possible
-from rollout.tokens.chat_template import ChatTemplate
+from mcp_rollout.rollout.doctor.tool_words import Hints, Sort
+from mcp_rollout.rollout.doctor.verdict import Visit
+from mcp_rollout.rollout.environment.harness import list_tasks
+from mcp_rollout.rollout.environment.startup import opened_where_possible
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
 
 _LONGEST_PAUSE_S = 1.0
 """Between two looks of a lease that is alone, to tell what changes with time."""

@@ -9,12 +9,19 @@ from dataclasses import replace
 
 import anyio
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.errors import ConfigError, ConnectTimeout, GatewayError, HarnessError, ServerUnavailable, innermost
-from rollout.doctor.examination import Examination, OnProgress, Options
-from rollout.doctor.report import ServerReport
-from rollout.environment.diagnosis import diagnose
-from rollout.environment.startup import located
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.errors import (
+    ConfigError,
+    ConnectTimeout,
+    GatewayError,
+    HarnessError,
+    ServerUnavailable,
+    innermost,
+)
+from mcp_rollout.rollout.doctor.examination import Examination, OnProgress, Options
+from mcp_rollout.rollout.doctor.report import ServerReport
+from mcp_rollout.rollout.environment.diagnosis import diagnose
+from mcp_rollout.rollout.environment.startup import located
 
 _TRIES = 2
 """Of an examination in which the server started too late or went away: on a busy machine that happens by chance."""

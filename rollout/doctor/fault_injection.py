@@ -12,9 +12,9 @@ import signal
 import anyio
 import anyio.lowlevel
 
-from gateway.connection.connection import Connection
-from gateway.errors import CallTimeout, GatewayError
-from rollout.doctor.report import Behaviour
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.errors import CallTimeout, GatewayError
+from mcp_rollout.rollout.doctor.report import Behaviour
 
 NOT_OURS = Behaviour(well=None, said="not tried: the process is not ours to stop")
 IN_PROCESS = Behaviour(well=None, said="not tried: it runs inside the trainer, and a hang there hangs the trainer")

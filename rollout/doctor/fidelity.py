@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.catalogue.hidden_text import find_hidden_in_tool
-from gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
-from gateway.differences import differences
-from gateway.schemas.check import schema_fault
-from gateway.types import Audience, ToolDefinition, canonical_json
-from rollout.doctor.report import ToolReport
-from rollout.tokens.chat_template import ChatTemplate
+from mcp_rollout.gateway.catalogue.hidden_text import find_hidden_in_tool
+from mcp_rollout.gateway.catalogue.tool_config import lock_entries, read_lock, write_lock
+from mcp_rollout.gateway.differences import differences
+from mcp_rollout.gateway.schemas.check import schema_fault
+from mcp_rollout.gateway.types import Audience, ToolDefinition, canonical_json
+from mcp_rollout.rollout.doctor.report import ToolReport
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
 
 
 def examine_tools(

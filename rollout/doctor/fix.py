@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import yaml
 
-from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
-from gateway.errors import ConfigError, not_written
-from rollout.doctor.report import ServerReport
+from mcp_rollout.gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
+from mcp_rollout.gateway.errors import ConfigError, not_written
+from mcp_rollout.rollout.doctor.report import ServerReport
 
 _SPARE = 4
 """How many times the slowest start and call fit into the timeouts."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rollout.doctor.isolation import Run
+from mcp_rollout.rollout.doctor.isolation import Run
 
 SAFE = "start: fork would make its starts cheap: its forks have one thread, share no open file, and differ where its \
 processes do"

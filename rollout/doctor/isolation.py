@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
-from gateway.leases.janitor import LEASE_DIR
-from gateway.leases.session import Session
-from gateway.types import CallFault, canonical_json
-from rollout.doctor.plan import ProbeCall
-from rollout.doctor.probe_values import Found, Surroundings
+from mcp_rollout.gateway.errors import CallTimeout, DeliveryUnknown, GatewayError
+from mcp_rollout.gateway.leases.janitor import LEASE_DIR
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import CallFault, canonical_json
+from mcp_rollout.rollout.doctor.plan import ProbeCall
+from mcp_rollout.rollout.doctor.probe_values import Found, Surroundings
 
 _SHOWN, _SHOWN_OF_ERRORS = 60, 200
 """Characters of an answer that are quoted; what an error asks for may come late in it."""

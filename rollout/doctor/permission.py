@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.config.models import ServerConfig
-from rollout.doctor.entry_data import data_of
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.rollout.doctor.entry_data import data_of
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 

@@ -10,11 +10,11 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
-from gateway.schemas.arguments import prepare
-from gateway.types import ToolDefinition
-from rollout.doctor.probe_values import Found, Surroundings, Variant, arguments_for, takes_url, variants_of
-from rollout.doctor.tool_words import Hints, Sort, is_random, rank_of, reaches_outside, sort_of
-from rollout.engines.random_arguments import plain_arguments
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.doctor.probe_values import Found, Surroundings, Variant, arguments_for, takes_url, variants_of
+from mcp_rollout.rollout.doctor.tool_words import Hints, Sort, is_random, rank_of, reaches_outside, sort_of
+from mcp_rollout.rollout.engines.random_arguments import plain_arguments
 
 _REPEATS = 2
 """Of each call that may change something, after each was made once; after an even number of calls a toggle would be

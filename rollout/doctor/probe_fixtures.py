@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
-from gateway.types import ToolDefinition
-from rollout.doctor.tool_words import Sort, sort_of, words_of
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.doctor.tool_words import Sort, sort_of, words_of
 
 STATEMENTS = 4
 """Statements of a program, one per call."""

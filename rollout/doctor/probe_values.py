@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gateway.types import ToolDefinition
-from rollout.doctor.probe_fixtures import STATEMENTS, language_of, statement
-from rollout.doctor.tool_words import Sort, sort_of, words_of
-from rollout.engines.random_arguments import FORMATS, suggested_arguments
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.doctor.probe_fixtures import STATEMENTS, language_of, statement
+from mcp_rollout.rollout.doctor.tool_words import Sort, sort_of, words_of
+from mcp_rollout.rollout.engines.random_arguments import FORMATS, suggested_arguments
 
 _EXAMPLE = re.compile(r"(?:e\.g\.?,?|example:?|such as|like|for instance)\s*:?\s*[\"'`]([^\"'`\n]{1,80})[\"'`]", re.I)
 _ID_IN_TEXT = re.compile(r"\b((?:[A-Za-z]+[ _-]?)?id)\b[\"']?\s*[:=]\s*[\"'`\[(]?([\w:.-]{1,64})", re.I)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rollout.trace.stats import quantile
+from mcp_rollout.rollout.trace.stats import quantile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,11 +23,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TypeVar
 
-from gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
-from gateway.leases.janitor import LEASE_DIR, names_lease_dir
-from gateway.transport.python_program import PythonProgram
-from rollout.doctor.confined import ANY, abi
-from rollout.doctor.entry_data import Data, absolute_program, data_of
+from mcp_rollout.gateway.config.models import GatewayConfig, Kind, ServerConfig, Start
+from mcp_rollout.gateway.leases.janitor import LEASE_DIR, names_lease_dir
+from mcp_rollout.gateway.transport.python_program import PythonProgram
+from mcp_rollout.rollout.doctor.confined import ANY, abi
+from mcp_rollout.rollout.doctor.entry_data import Data, absolute_program, data_of
 
 _CONFINED = Path(__file__).with_name("confined.py")
 _LAUNCHERS = frozenset("npx npm pnpm yarn bunx bun uvx uv pipx".split())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
-from gateway.types import TRAJECTORIES_META, ToolDefinition
+from mcp_rollout.gateway.types import TRAJECTORIES_META, ToolDefinition
 
 _READING = frozenset(
     "cat check count current debug describe diff exists export fetch find get has head history info inspect is list "

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from gateway.types import Scope
-from rollout.doctor.comparison import Reference, side_by_side, tokens_of
-from rollout.doctor.isolation import ProbeAnswer, Run, Step
-from rollout.doctor.plan import Script
-from rollout.doctor.report import Determinism, Isolation, IsolationVerdict
-from rollout.doctor.tool_words import Sort
+from mcp_rollout.gateway.types import Scope
+from mcp_rollout.rollout.doctor.comparison import Reference, side_by_side, tokens_of
+from mcp_rollout.rollout.doctor.isolation import ProbeAnswer, Run, Step
+from mcp_rollout.rollout.doctor.plan import Script
+from mcp_rollout.rollout.doctor.report import Determinism, Isolation, IsolationVerdict
+from mcp_rollout.rollout.doctor.tool_words import Sort
 
 LEAKS, APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 STATELESS, UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN

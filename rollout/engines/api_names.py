@@ -9,8 +9,8 @@ from hashlib import sha256
 from itertools import chain, count
 from typing import Any
 
-from rollout.engines.chat import Complete, Reply
-from rollout.types import Message
+from mcp_rollout.rollout.engines.chat import Complete, Reply
+from mcp_rollout.rollout.types import Message
 
 _TAKEN_BY_APIS = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import structlog
 
-from gateway.leases.session import Session
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task, TurnSeeds
-from rollout.errors import ContextExceeded
-from rollout.formats.control_text import KNOWN
-from rollout.tokens.chatml import ByteTokens, attached_to, split_messages, tools_of
-from rollout.trace.run_record import TokenIds
-from rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task, TurnSeeds
+from mcp_rollout.rollout.errors import ContextExceeded
+from mcp_rollout.rollout.formats.control_text import KNOWN
+from mcp_rollout.rollout.tokens.chatml import ByteTokens, attached_to, split_messages, tools_of
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.types import Call, Completion, FinishReason, Message, Policy, TokenBuilder
 
 log = structlog.get_logger(__name__)
 

@@ -15,18 +15,18 @@ import anyio
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import ConfigError
-from mcp_wire.chat_api import Completion, Extended, with_options
-from mcp_wire.control_text import break_control_text
-from rollout.engines.api_names import with_api_names
-from rollout.engines.chat import ChatEngine, Reply
-from rollout.engines.engine import Engine, EngineOptions
-from rollout.engines.http import EngineHttp, Lost
-from rollout.engines.sampling import SamplingParameters
-from rollout.errors import ContextExceeded, EngineError
-from rollout.formats import find_format
-from rollout.formats.format import Format
-from rollout.types import Call, Message
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.mcp_wire.chat_api import Completion, Extended, with_options
+from mcp_rollout.mcp_wire.control_text import break_control_text
+from mcp_rollout.rollout.engines.api_names import with_api_names
+from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
+from mcp_rollout.rollout.engines.engine import Engine, EngineOptions
+from mcp_rollout.rollout.engines.http import EngineHttp, Lost
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
+from mcp_rollout.rollout.errors import ContextExceeded, EngineError
+from mcp_rollout.rollout.formats import find_format
+from mcp_rollout.rollout.formats.format import Format
+from mcp_rollout.rollout.types import Call, Message
 
 log = structlog.get_logger(__name__)
 

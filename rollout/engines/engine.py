@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.leases.session import Session
-from rollout.engines.sampling import SamplingParameters
-from rollout.engines.timeouts import Timeouts
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.tokens import template_check
-from rollout.trace.run_record import TokenIds
-from rollout.types import ModelTokens, Policy, TokenBuilder
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
+from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.tokens import template_check
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.types import ModelTokens, Policy, TokenBuilder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,14 +15,14 @@ import httpx2
 import structlog
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway.errors import ConfigError
-from gateway.transport.http_address import certificates
-from mcp_wire import chat_api
-from rollout.engines.sampling import LogprobSemantics, SamplingParameters
-from rollout.engines.timeouts import Timeouts
-from rollout.environment.task import Origin, TurnSeeds
-from rollout.errors import ContextExceeded, EngineError
-from rollout.types import Completion
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.transport.http_address import certificates
+from mcp_rollout.mcp_wire import chat_api
+from mcp_rollout.rollout.engines.sampling import LogprobSemantics, SamplingParameters
+from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.environment.task import Origin, TurnSeeds
+from mcp_rollout.rollout.errors import ContextExceeded, EngineError
+from mcp_rollout.rollout.types import Completion
 
 log = structlog.get_logger(__name__)
 

@@ -15,15 +15,15 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from gateway.errors import ConfigError
-from rollout.decoding.batch import Ending, Request
-from rollout.decoding.decoder import Decoder
-from rollout.decoding.sampling import Sampling
-from rollout.engines.sampling import SamplingParameters, with_logprobs
-from rollout.engines.timeouts import Timeouts, result_or_partial
-from rollout.environment.task import Origin, TurnSeeds
-from rollout.errors import EngineError
-from rollout.types import Completion, FinishReason
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.decoding.batch import Ending, Request
+from mcp_rollout.rollout.decoding.decoder import Decoder
+from mcp_rollout.rollout.decoding.sampling import Sampling
+from mcp_rollout.rollout.engines.sampling import SamplingParameters, with_logprobs
+from mcp_rollout.rollout.engines.timeouts import Timeouts, result_or_partial
+from mcp_rollout.rollout.environment.task import Origin, TurnSeeds
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.types import Completion, FinishReason
 
 _REASONS = {Ending.COMPLETED: FinishReason.STOP, Ending.LENGTH: FinishReason.LENGTH, Ending.ABORTED: FinishReason.ABORT}
 

@@ -13,13 +13,19 @@ from typing import Any
 import anyio
 from pydantic import BaseModel
 
-from gateway.errors import ConfigError
-from rollout.engines.http import EngineHttp, HttpPolicy, Lost
-from rollout.engines.sampling import GREEDY_TOP_P, LogprobSemantics, SamplingParameters, TokenId, with_logprobs
-from rollout.engines.timeouts import result_or_partial
-from rollout.environment.task import Origin
-from rollout.errors import EngineError
-from rollout.types import Completion, FinishReason
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.engines.http import EngineHttp, HttpPolicy, Lost
+from mcp_rollout.rollout.engines.sampling import (
+    GREEDY_TOP_P,
+    LogprobSemantics,
+    SamplingParameters,
+    TokenId,
+    with_logprobs,
+)
+from mcp_rollout.rollout.engines.timeouts import result_or_partial
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.types import Completion, FinishReason
 
 PATH = "/v1/completions"
 

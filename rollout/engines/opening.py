@@ -13,21 +13,21 @@ from typing import Any, cast
 
 import anyio
 
-from gateway.config.user_code import import_function
-from gateway.errors import ConfigError
-from rollout.engines.chat_endpoints import CHAT_APIS, MODELS_SHOWN, opened_endpoint
-from rollout.engines.engine import Engine, EngineOptions, ModelEngine
-from rollout.engines.http import EngineHttp
-from rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
-from rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
-from rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
-from rollout.errors import EngineError
-from rollout.extras import needed
-from rollout.formats import find_format
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.reader import Traces
-from rollout.trace.run_record import TokenIds, read_run_records
-from rollout.types import ModelTokens, TokenBuilder
+from mcp_rollout.gateway.config.user_code import import_function
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.engines.chat_endpoints import CHAT_APIS, MODELS_SHOWN, opened_endpoint
+from mcp_rollout.rollout.engines.engine import Engine, EngineOptions, ModelEngine
+from mcp_rollout.rollout.engines.http import EngineHttp
+from mcp_rollout.rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
+from mcp_rollout.rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
+from mcp_rollout.rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.extras import needed
+from mcp_rollout.rollout.formats import find_format
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
+from mcp_rollout.rollout.types import ModelTokens, TokenBuilder
 
 PROBE_TEXT = "Once upon a time there was"
 """Its first token ids are the one-token prompts with which a server's behaviour is probed."""
@@ -112,8 +112,8 @@ def _recorded(options: EngineOptions) -> Generator[Engine]:
 async def _in_process(options: EngineOptions) -> AsyncGenerator[Engine]:
     tokens = _load_tokens(options, [options.engine], model=options.engine)
     with needed("verl", "an engine with a model", key="--engine"):
-        from rollout.decoding.sampling import end_ids
-        from rollout.engines.in_process import InProcessPolicy, decoding, load_model
+        from mcp_rollout.rollout.decoding.sampling import end_ids
+        from mcp_rollout.rollout.engines.in_process import InProcessPolicy, decoding, load_model
     model = load_model(options.engine, device=options.device, dtype=options.dtype)
     stops = [*_stop_ids(tokens), *end_ids(model.generation_config)]
     async with decoding(model, max_sequences=options.max_sequences) as decoder:
@@ -160,7 +160,7 @@ def _startup_probe(http: EngineHttp) -> Generator[None]:
 
 async def _sglang(http: EngineHttp, options: EngineOptions) -> Engine | None:
     """None where the server is not SGLang."""
-    from rollout.engines.sglang import SGLangPolicy, greedy_logprob, renormalises
+    from mcp_rollout.rollout.engines.sglang import SGLangPolicy, greedy_logprob, renormalises
 
     info = await http.look_up("/model_info") or await http.look_up("/get_model_info")
     if info is None or "model_path" not in info:
@@ -185,7 +185,7 @@ async def _sglang(http: EngineHttp, options: EngineOptions) -> Engine | None:
 
 async def _openai(http: EngineHttp, options: EngineOptions) -> Engine | None:
     """None where the server is not OpenAI-compatible."""
-    from rollout.engines.openai import OpenAIPolicy, check_token_ids, greedy_logprob
+    from mcp_rollout.rollout.engines.openai import OpenAIPolicy, check_token_ids, greedy_logprob
 
     models = await http.look_up("/v1/models")
     if models is None or not models.get("data"):
@@ -235,7 +235,7 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
     if not _is_directory(path):
         raise ConfigError(f"no such directory: {path}", key=key, remedy="give a model directory with its tokenizer")
     with needed("verl", "an engine with a model", key="--engine"):
-        from rollout.tokens.verl_builder import load_tokens
+        from mcp_rollout.rollout.tokens.verl_builder import load_tokens
     return load_tokens(
         model or path,
         tokenizer_path=path,
@@ -279,6 +279,6 @@ async def opened_factory(options: EngineOptions) -> AsyncGenerator[Engine]:
 def _checked(engine: Any, name: str) -> Engine:
     if missing := [attribute for attribute in _NEEDED if not hasattr(engine, attribute)]:
         problem = f"{name} returned {type(engine).__name__}, which has no {', '.join(missing)}"
-        remedy = "return a rollout.engines.engine.Engine, for example a rollout.engines.chat.ChatEngine"
+        remedy = "return an Engine of mcp_rollout.rollout.engines.engine, for example a ChatEngine"
         raise ConfigError(problem, key="--engine", remedy=remedy)
     return engine

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from jsonschema_rs import Validator, validator_for
 from rstr import Rstr
 
-from gateway.schemas.compiled import compiled_size, options
+from mcp_rollout.gateway.schemas.compiled import compiled_size, options
 
 MAX_ITEMS = 3
 MAX_DEPTH = 6

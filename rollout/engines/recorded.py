@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.differences import shared_beginning
-from gateway.errors import ConfigError
-from gateway.leases.session import Session
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.errors import EngineError
-from rollout.trace.entries import Entry
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace, Turn
-from rollout.trace.run_record import TokenIds
-from rollout.trace.segment import Segment, Span, SpanKind
-from rollout.types import Completion, FinishReason, Policy, TokenBuilder
+from mcp_rollout.gateway.differences import shared_beginning
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace, Turn
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.trace.segment import Segment, Span, SpanKind
+from mcp_rollout.rollout.types import Completion, FinishReason, Policy, TokenBuilder
 
 PREFIX = "recorded:"
 _IDENTITY = ("environment", "task", "seed", "sample")

@@ -9,23 +9,23 @@ from uuid import uuid4
 
 import anyio
 
-from gateway.errors import GatewayError, HarnessError
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.types import Role, Scope
-from rollout.engines.scripted import RandomPolicy, expert_script
-from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask
-from rollout.environment.reward_config import Component
-from rollout.environment.sections import StrategyConfig
-from rollout.environment.task import Task
-from rollout.environment.task_file import FileTask
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import PolicyFor, roll_out
-from rollout.loop.world_calls import examine, prepare
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.gateway.errors import GatewayError, HarnessError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role, Scope
+from mcp_rollout.rollout.engines.scripted import RandomPolicy, expert_script
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.environment.reward_config import Component
+from mcp_rollout.rollout.environment.sections import StrategyConfig
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.environment.task_file import FileTask
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import PolicyFor, roll_out
+from mcp_rollout.rollout.loop.world_calls import examine, prepare
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 _WORLDS, IDLE_S = 16, 60.0
 """Worlds at a time that are examined without a turn, and seconds after which no further one is."""

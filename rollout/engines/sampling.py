@@ -20,8 +20,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rollout.errors import EngineError
-from rollout.types import Completion
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.types import Completion
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 """A token id in a server's answer; tokenizers read no other number."""

@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
-from gateway.errors import ConfigError
-from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.engines.random_arguments import random_arguments
-from rollout.environment.config import Environment
-from rollout.environment.harness import call_harness
-from rollout.environment.task import Origin, Task
-from rollout.errors import EngineError
-from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.run_record import TokenIds
-from rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.engines.random_arguments import random_arguments
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import call_harness
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.types import Call, Completion, FinishReason, Policy, TokenBuilder
 
 WITHOUT_MODEL = ("expert", "random", "none")
 

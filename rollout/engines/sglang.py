@@ -14,11 +14,17 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from rollout.engines.http import EngineHttp, HttpPolicy
-from rollout.engines.sampling import GREEDY_TOP_P, LogprobSemantics, SamplingParameters, TokenId, with_logprobs
-from rollout.engines.timeouts import result_or_partial
-from rollout.errors import EngineError
-from rollout.types import Completion, FinishReason
+from mcp_rollout.rollout.engines.http import EngineHttp, HttpPolicy
+from mcp_rollout.rollout.engines.sampling import (
+    GREEDY_TOP_P,
+    LogprobSemantics,
+    SamplingParameters,
+    TokenId,
+    with_logprobs,
+)
+from mcp_rollout.rollout.engines.timeouts import result_or_partial
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.types import Completion, FinishReason
 
 GENERATE = "/generate"
 

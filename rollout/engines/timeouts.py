@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import anyio
 
-from rollout.errors import EngineError
+from mcp_rollout.rollout.errors import EngineError
 
 Result = TypeVar("Result")
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import yaml
 
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 _REMEDY = "a list of `name` and `_target_`, as in configs/agent_loop.yaml"
 

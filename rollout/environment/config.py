@@ -9,14 +9,20 @@ from typing import Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.config.pydantic_errors import near, validate
-from gateway.config.servers_file import load_servers, no_servers, read_entries, read_servers, validate_around
-from gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
-from rollout.environment.hosts_config import HostsConfig
-from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
-from rollout.environment.sections import (
+from mcp_rollout.gateway.config.mapping_file import JSON_SUFFIXES, read_mapping
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.config.pydantic_errors import near, validate
+from mcp_rollout.gateway.config.servers_file import (
+    load_servers,
+    no_servers,
+    read_entries,
+    read_servers,
+    validate_around,
+)
+from mcp_rollout.gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
+from mcp_rollout.rollout.environment.hosts_config import HostsConfig
+from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
+from mcp_rollout.rollout.environment.sections import (
     AgentConfig,
     FilterAction,
     FiltersConfig,

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from gateway.config.models import ServerConfig
-from gateway.errors import (
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import (
     ConfigError,
     ConnectTimeout,
     GatewayError,

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.errors import HarnessError
-from gateway.leases.session import Session
-from gateway.types import Role, ToolResult
-from rollout.environment.task import Calls, Checks
-from rollout.types import TurnSession
+from mcp_rollout.gateway.errors import HarnessError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role, ToolResult
+from mcp_rollout.rollout.environment.task import Calls, Checks
+from mcp_rollout.rollout.types import TurnSession
 
 Model = TypeVar("Model", bound=BaseModel)
 Finite = Annotated[float, Field(allow_inf_nan=False)]

@@ -6,9 +6,9 @@ from typing import Any, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gateway.errors import InvalidValue
-from gateway.remote.hosts import HostConfig
-from rollout.environment.sections import Section
+from mcp_rollout.gateway.errors import InvalidValue
+from mcp_rollout.gateway.remote.hosts import HostConfig
+from mcp_rollout.rollout.environment.sections import Section
 
 SHARD_RESOURCE = "mcp_shard"
 """The Ray resource of nodes that may hold a shard, by default."""

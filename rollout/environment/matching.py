@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
-from gateway.differences import differences
-from rollout.environment.math_answers import same_math
-from rollout.environment.numbers import bare, last_number, plain, whole_number
-from rollout.extras import install_command
+from mcp_rollout.gateway.differences import differences
+from mcp_rollout.rollout.environment.math_answers import same_math
+from mcp_rollout.rollout.environment.numbers import bare, last_number, plain, whole_number
+from mcp_rollout.rollout.extras import install_command
 
 
 class Match(StrEnum):

@@ -3,7 +3,7 @@
 """Compare answers as mathematics, by math-verify: the extra `math`.
 
 It bounds its time by SIGALRM, which only the main thread of a process gets, and not within one operation on large
-numbers. So it runs in a process of its own, `python -m rollout.environment.math_answers`: a line in, a line out.
+numbers. So this module runs in a process of its own: a line in, a line out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 @cache
 def _process() -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "rollout.environment.math_answers"],
+        [sys.executable, "-m", "mcp_rollout.rollout.environment.math_answers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

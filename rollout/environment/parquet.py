@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import ConfigError, not_written
-from gateway.private_files import replacing
-from rollout.environment.task import Task, VerlColumns, WorldCall
-from rollout.extras import UnpacksTooFar, batches_within, parquet_needed
+from mcp_rollout.gateway.errors import ConfigError, not_written
+from mcp_rollout.gateway.private_files import replacing
+from mcp_rollout.rollout.environment.task import Task, VerlColumns, WorldCall
+from mcp_rollout.rollout.extras import UnpacksTooFar, batches_within, parquet_needed
 
 _READ_ROWS = 512
 """Rows that are unpacked at a time."""

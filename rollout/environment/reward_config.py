@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from gateway.config.calls import SamplingConfig
-from rollout.environment.matching import Match
-from rollout.environment.sections import Section
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.rollout.environment.matching import Match
+from mcp_rollout.rollout.environment.sections import Section
 
 
 class Component(StrEnum):

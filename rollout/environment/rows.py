@@ -9,21 +9,21 @@ from uuid import uuid4
 import structlog
 from anyio import to_thread
 
-from gateway.catalogue.hidden_text import find_hidden
-from gateway.catalogue.names import Catalogue, policy_tools
-from gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
-from gateway.config.pydantic_errors import near
-from gateway.errors import ConfigError, Faults, raise_all
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.schemas.arguments import prepare
-from rollout.environment.config import Environment, SystemPart, TasksConfig
-from rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
-from rollout.environment.matching import Match, unusable
-from rollout.environment.reward_config import CUSTOM_PART, Component
-from rollout.environment.task import Task
-from rollout.environment.task_file import FileTask, read_tasks
-from rollout.types import Message
+from mcp_rollout.gateway.catalogue.hidden_text import find_hidden
+from mcp_rollout.gateway.catalogue.names import Catalogue, policy_tools
+from mcp_rollout.gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.rollout.environment.config import Environment, SystemPart, TasksConfig
+from mcp_rollout.rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from mcp_rollout.rollout.environment.matching import Match, unusable
+from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.environment.task_file import FileTask, read_tasks
+from mcp_rollout.rollout.types import Message
 
 log = structlog.get_logger(__name__)
 

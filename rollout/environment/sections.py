@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError, InvalidValue
-from rollout.types import MOST_CALLS
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError, InvalidValue
+from mcp_rollout.rollout.types import MOST_CALLS
 
 
 class Section(BaseModel):

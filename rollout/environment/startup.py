@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Replay
-from gateway.config.models import GatewayConfig
-from gateway.errors import ConfigError, faults_of, one_error, raise_all
-from gateway.gateway import Gateway
-from gateway.remote.hosts import Hosts
-from rollout.environment.config import Environment
-from rollout.environment.diagnosis import diagnose
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Replay
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.errors import ConfigError, faults_of, one_error, raise_all
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.remote.hosts import Hosts
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.diagnosis import diagnose
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError, Faults, InvalidValue, one_error
-from rollout.environment.matching import Match, compare, unusable
-from rollout.types import Message
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError, Faults, InvalidValue, one_error
+from mcp_rollout.rollout.environment.matching import Match, compare, unusable
+from mcp_rollout.rollout.types import Message
 
 REMEDY = "write rows with `mcp-rollout data`"
 MOST_CALLS = 64

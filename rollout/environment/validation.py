@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.catalogue.tool_config import LockEntry, check_lock
-from gateway.errors import ConfigError, LockMismatch
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.environment.config import Environment
+from mcp_rollout.gateway.catalogue.tool_config import LockEntry, check_lock
+from mcp_rollout.gateway.errors import ConfigError, LockMismatch
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.environment.config import Environment
 
 LOCK_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 

@@ -12,9 +12,9 @@ from itertools import product
 from random import Random
 from statistics import fmean, stdev
 
-from rollout.evaluation.estimates import Z_95
-from rollout.trace.entries import Entry
-from rollout.trace.outcome import ROUNDING
+from mcp_rollout.rollout.evaluation.estimates import Z_95
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.outcome import ROUNDING
 
 RESAMPLES = 2000
 """Random signs of a test."""

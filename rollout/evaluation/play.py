@@ -11,26 +11,26 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from gateway.errors import ConfigError, Faults, raise_all
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.chat import BUDGET, ChatEngine
-from rollout.engines.engine import Engine
-from rollout.engines.recorded import RecordedEngine
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.sections import AgentOverride, Strategy
-from rollout.environment.task import Origin, Task
-from rollout.evaluation.resume import RunKey
-from rollout.loop.agent import build_agent
-from rollout.loop.group import PLAYED_EARLIER, Group
-from rollout.loop.limits import Limits
-from rollout.loop.reward import check_reward
-from rollout.loop.thinking import check_thoughts
-from rollout.loop.trajectory import roll_out
-from rollout.trace.record import Trace
-from rollout.trace.run_record import TokenIds
-from rollout.trace.store import TraceStore
-from rollout.types import Policy
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.chat import BUDGET, ChatEngine
+from mcp_rollout.rollout.engines.engine import Engine
+from mcp_rollout.rollout.engines.recorded import RecordedEngine
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.sections import AgentOverride, Strategy
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.evaluation.resume import RunKey
+from mcp_rollout.rollout.loop.agent import build_agent
+from mcp_rollout.rollout.loop.group import PLAYED_EARLIER, Group
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.reward import check_reward
+from mcp_rollout.rollout.loop.thinking import check_thoughts
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import TokenIds
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Policy
 
 log = structlog.get_logger(__name__)
 

@@ -13,22 +13,22 @@ import anyio
 import anyio.lowlevel
 from pydantic import ValidationError
 
-from gateway.cassette.lines import RecordedCall
-from gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
-from gateway.errors import ConfigError, GatewayError
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.environment.config import Environment
-from rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
-from rollout.environment.sections import FilterAction, FiltersConfig
-from rollout.errors import RewardError
-from rollout.loop.reward import Judged, judge, own_parts, weigh
-from rollout.trace.events import MarkKind
-from rollout.trace.outcome import ROUNDING
-from rollout.trace.record import Reward, Trace
-from rollout.trace.run_record import RunRecord, environment_identity
-from rollout.trace.store import TraceStore
+from mcp_rollout.gateway.cassette.lines import RecordedCall
+from mcp_rollout.gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
+from mcp_rollout.rollout.environment.sections import FilterAction, FiltersConfig
+from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.loop.reward import Judged, judge, own_parts, weigh
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.outcome import ROUNDING
+from mcp_rollout.rollout.trace.record import Reward, Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, environment_identity
+from mcp_rollout.rollout.trace.store import TraceStore
 
 _DIGITS = 12
 """Decimal places of a server's score that is computed back from a sum of floats."""

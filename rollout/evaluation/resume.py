@@ -10,16 +10,16 @@ from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from gateway.errors import ConfigError, not_written
-from gateway.gateway import Gateway
-from gateway.private_files import write_private
-from rollout.engines.engine import Engine, EngineOptions
-from rollout.engines.scripted import WITHOUT_MODEL
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.loop.agent import agent_settings
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, describe_run, read_run_records
+from mcp_rollout.gateway.errors import ConfigError, not_written
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.private_files import write_private
+from mcp_rollout.rollout.engines.engine import Engine, EngineOptions
+from mcp_rollout.rollout.engines.scripted import WITHOUT_MODEL
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.loop.agent import agent_settings
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, describe_run, read_run_records
 
 FILE = "run.json"
 

@@ -7,15 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.environment.reward_config import Component
-from rollout.environment.sections import AgentConfig, BranchAt, Strategy
-from rollout.environment.task import Task
-from rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
-from rollout.evaluation.resume import RunKey, is_done
-from rollout.trace.outcome import Reward, StopReason, StrategyRecord
-from rollout.trace.record import Trace, worlds_lost
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.reward_config import Component
+from mcp_rollout.rollout.environment.sections import AgentConfig, BranchAt, Strategy
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
+from mcp_rollout.rollout.evaluation.resume import RunKey, is_done
+from mcp_rollout.rollout.trace.outcome import Reward, StopReason, StrategyRecord
+from mcp_rollout.rollout.trace.record import Trace, worlds_lost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.errors import ConfigError
-from rollout.formats.format import Format
-from rollout.formats.gemma import GEMMA4
-from rollout.formats.harmony import GPT_OSS
-from rollout.formats.hermes import HERMES
-from rollout.formats.kimi import KIMI
-from rollout.formats.markup import DEEPSEEK_V4, GLM, MINIMAX, QWEN3_CODER, SEED
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.formats.format import Format
+from mcp_rollout.rollout.formats.gemma import GEMMA4
+from mcp_rollout.rollout.formats.harmony import GPT_OSS
+from mcp_rollout.rollout.formats.hermes import HERMES
+from mcp_rollout.rollout.formats.kimi import KIMI
+from mcp_rollout.rollout.formats.markup import DEEPSEEK_V4, GLM, MINIMAX, QWEN3_CODER, SEED
 
 FORMATS: dict[str, Format] = {
     known.name: known for known in (HERMES, QWEN3_CODER, GPT_OSS, GLM, SEED, MINIMAX, KIMI, DEEPSEEK_V4, GEMMA4)

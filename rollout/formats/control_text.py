@@ -18,8 +18,8 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
-from mcp_wire.control_text import SPELLING
-from rollout.types import Message
+from mcp_rollout.mcp_wire.control_text import SPELLING
+from mcp_rollout.rollout.types import Message
 
 BREAK = "\udc80"
 """Half of a surrogate pair: no text that can be tokenised contains one, so it cannot be a text's own."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollout.types import Call, ThoughtMarkers
+from mcp_rollout.rollout.types import Call, ThoughtMarkers
 
 Tools = Sequence[Mapping[str, Any]]
 """OpenAI-style tool schemas, as offered to the policy."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.schemas.extent import MOST_NESTED, measure
-from rollout.formats.format import BlockFormat, Tools, quoted
-from rollout.types import Call
+from mcp_rollout.gateway.schemas.extent import MOST_NESTED, measure
+from mcp_rollout.rollout.formats.format import BlockFormat, Tools, quoted
+from mcp_rollout.rollout.types import Call
 
 _QUOTE = '<|"|>'
 _CALL = re.compile(r"\s*call:([^{]*)(\{.*\})\s*", re.DOTALL)

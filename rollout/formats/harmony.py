@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from rollout.formats.format import Format, ParsedText, Tools, quoted
-from rollout.formats.values import decode_arguments
-from rollout.types import Call, ThoughtMarkers
+from mcp_rollout.rollout.formats.format import Format, ParsedText, Tools, quoted
+from mcp_rollout.rollout.formats.values import decode_arguments
+from mcp_rollout.rollout.types import Call, ThoughtMarkers
 
 _START, _MESSAGE, _END, _CALL, _RETURN = "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"
 _MESSAGES = re.compile(r"(?:<\|start\|>)?(.*?)(<\|end\|>|<\|call\|>|<\|return\|>|(?=<\|start\|>)|\Z)", re.DOTALL)

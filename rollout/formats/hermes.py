@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rollout.formats.format import BlockFormat, Tools, quoted
-from rollout.formats.values import decode_arguments, decode_json
-from rollout.types import Call
+from mcp_rollout.rollout.formats.format import BlockFormat, Tools, quoted
+from mcp_rollout.rollout.formats.values import decode_arguments, decode_json
+from mcp_rollout.rollout.types import Call
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from rollout.formats.format import BlockFormat, ParsedText, Tools, quoted
-from rollout.formats.values import decode_arguments
-from rollout.types import Call
+from mcp_rollout.rollout.formats.format import BlockFormat, ParsedText, Tools, quoted
+from mcp_rollout.rollout.formats.values import decode_arguments
+from mcp_rollout.rollout.types import Call
 
 _SECTION = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
 _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollout.formats.format import BlockFormat, Tools, quoted
-from rollout.formats.values import decode_json, parameter_types, typed
-from rollout.types import Call
+from mcp_rollout.rollout.formats.format import BlockFormat, Tools, quoted
+from mcp_rollout.rollout.formats.values import decode_json, parameter_types, typed
+from mcp_rollout.rollout.types import Call
 
 _DSML = "\uff5cDSML\uff5c"
 _GLM_BETWEEN = re.compile(r"</arg_key>\s*<arg_value>")

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from gateway.schemas.extent import MOST_NESTED, measure
-from gateway.schemas.projection import Types, type_of
+from mcp_rollout.gateway.schemas.extent import MOST_NESTED, measure
+from mcp_rollout.gateway.schemas.projection import Types, type_of
 
 _WORDS = {"True": True, "False": False, "None": None}
 

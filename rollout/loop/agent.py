@@ -9,12 +9,12 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from gateway.config.pydantic_errors import near
-from gateway.config.user_code import import_user_module
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.environment.sections import AgentConfig
-from rollout.loop.turns import Turns
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.config.user_code import import_user_module
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import AgentConfig
+from mcp_rollout.rollout.loop.turns import Turns
 
 
 class Agent(Protocol):

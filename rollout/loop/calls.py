@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from gateway.errors import GatewayError
-from gateway.types import CallFault, ToolResult
-from rollout.errors import Diverged
-from rollout.loop.context import Context
-from rollout.loop.filters import refused
-from rollout.loop.results import show
-from rollout.loop.spans import Spans
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Message, TurnSession
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.types import CallFault, ToolResult
+from mcp_rollout.rollout.errors import Diverged
+from mcp_rollout.rollout.loop.context import Context
+from mcp_rollout.rollout.loop.filters import refused
+from mcp_rollout.rollout.loop.results import show
+from mcp_rollout.rollout.loop.spans import Spans
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Message, TurnSession
 
 UNDER_WAY = ToolResult.error("No answer: the trajectory ended while the call was under way.")
 

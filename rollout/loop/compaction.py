@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.errors import ConfigError, Faults, raise_all
-from rollout.environment.config import Environment
-from rollout.environment.sections import CompactConfig, Strategy, SummaryLoss, ThinkingContext
-from rollout.errors import PromptTooLong
-from rollout.loop.context import Context, with_line
-from rollout.loop.limits import Limits
-from rollout.loop.reward import without_images
-from rollout.trace.events import Mark, MarkKind
-from rollout.trace.record import StopReason, Trace
-from rollout.types import FinishReason, Message, Parsed
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import CompactConfig, Strategy, SummaryLoss, ThinkingContext
+from mcp_rollout.rollout.errors import PromptTooLong
+from mcp_rollout.rollout.loop.context import Context, with_line
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.reward import without_images
+from mcp_rollout.rollout.trace.events import Mark, MarkKind
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import FinishReason, Message, Parsed
 
 _MESSAGE_TOKENS = 64
 """More than a chat template writes around a message."""

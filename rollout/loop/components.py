@@ -20,16 +20,16 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
-from gateway.config.user_code import import_function
-from gateway.errors import ConfigError
-from gateway.types import CallFault
-from rollout.environment.matching import compare
-from rollout.environment.reward_config import Component, RewardConfig
-from rollout.environment.task import VerlColumns
-from rollout.errors import RewardError
-from rollout.loop.limits import cancellations
-from rollout.trace.record import Trace, Turn
-from rollout.types import FinishReason, Message
+from mcp_rollout.gateway.config.user_code import import_function
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.rollout.environment.matching import compare
+from mcp_rollout.rollout.environment.reward_config import Component, RewardConfig
+from mcp_rollout.rollout.environment.task import VerlColumns
+from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.loop.limits import cancellations
+from mcp_rollout.rollout.trace.record import Trace, Turn
+from mcp_rollout.rollout.types import FinishReason, Message
 
 _LIBRARY = f"{Path(__file__).parents[1]}{os.sep}"
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rollout.environment.config import Environment
-from rollout.environment.sections import ThinkingContext
-from rollout.loop.clock import Clock
-from rollout.loop.limits import Limits
-from rollout.loop.results import rule_for, shorten
-from rollout.loop.spans import NO_SPANS, Spans
-from rollout.loop.thinking import without_thinking
-from rollout.trace.events import Mark, MarkKind
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Edit, Message, TokenBuilder
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import ThinkingContext
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.results import rule_for, shorten
+from mcp_rollout.rollout.loop.spans import NO_SPANS, Spans
+from mcp_rollout.rollout.loop.thinking import without_thinking
+from mcp_rollout.rollout.trace.events import Mark, MarkKind
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Edit, Message, TokenBuilder
 
 ATTEMPTS = 3
 """A text may have a few tokens more inside a message than alone, so a cut message is measured again."""

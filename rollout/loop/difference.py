@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Any
 
-from gateway.differences import Difference, differences
-from gateway.types import VOLATILE_META, Content, ToolResult
-from rollout.trace.events import stable, stable_text
+from mcp_rollout.gateway.differences import Difference, differences
+from mcp_rollout.gateway.types import VOLATILE_META, Content, ToolResult
+from mcp_rollout.rollout.trace.events import stable, stable_text
 
 _FIELDS = 5
 """Fields that a remedy names."""

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from gateway.types import CallFault, ToolResult, canonical_json
-from rollout.environment.sections import FilterAction, FilterConfig, FiltersConfig
-from rollout.trace.events import Mark, MarkKind
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, FinishReason, Parsed
+from mcp_rollout.gateway.types import CallFault, ToolResult, canonical_json
+from mcp_rollout.rollout.environment.sections import FilterAction, FilterConfig, FiltersConfig
+from mcp_rollout.rollout.trace.events import Mark, MarkKind
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, FinishReason, Parsed
 
 _CALL_MARKER = re.compile(r"<[^<>\s]*tool[_▁]calls?[^<>\s]*>|<function=")
 """The beginning of a call in the known formats."""

@@ -14,15 +14,15 @@ from time import monotonic
 import anyio
 import structlog
 
-from gateway.leases.session import Session
-from rollout.environment.config import Environment
-from rollout.environment.sections import BranchAt, Strategy, TreeConfig
-from rollout.environment.task import Origin
-from rollout.loop.clock import Clock
-from rollout.loop.replay import Branch, Replay
-from rollout.loop.tape import RecordingPolicy, RecordingSession, Tape
-from rollout.trace.record import Trace
-from rollout.types import Policy, TurnSession
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import BranchAt, Strategy, TreeConfig
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.replay import Branch, Replay
+from mcp_rollout.rollout.loop.tape import RecordingPolicy, RecordingSession, Tape
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Policy, TurnSession
 
 log = structlog.get_logger(__name__)
 PLAYED_EARLIER = "played by an earlier run"

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import anyio
 
-from rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from rollout.environment.sections import LimitsConfig
-from rollout.errors import PromptTooLong
-from rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.environment.config import DEFAULT_ASSISTANT_TURNS
+from mcp_rollout.rollout.environment.sections import LimitsConfig
+from mcp_rollout.rollout.errors import PromptTooLong
+from mcp_rollout.rollout.trace.record import StopReason, Trace
 
 T = TypeVar("T")
 

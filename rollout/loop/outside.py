@@ -15,14 +15,14 @@ from typing import Any, cast
 
 import anyio
 
-from gateway.types import CallFault, Content, ContentKind, ToolResult, canonical_json
-from rollout.loop.calls import UNDER_WAY, sendable, too_many
-from rollout.loop.context import Context
-from rollout.loop.filters import refused
-from rollout.loop.results import show
-from rollout.trace.events import Mark, MarkKind, ToolEvent, tool_message
-from rollout.trace.record import Trace
-from rollout.types import Call, Message, Shown, TurnSession
+from mcp_rollout.gateway.types import CallFault, Content, ContentKind, ToolResult, canonical_json
+from mcp_rollout.rollout.loop.calls import UNDER_WAY, sendable, too_many
+from mcp_rollout.rollout.loop.context import Context
+from mcp_rollout.rollout.loop.filters import refused
+from mcp_rollout.rollout.loop.results import show
+from mcp_rollout.rollout.trace.events import Mark, MarkKind, ToolEvent, tool_message
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Call, Message, Shown, TurnSession
 
 _NOT_MADE = ToolResult.error("The program did not make this call.")
 _SHOWN = 200

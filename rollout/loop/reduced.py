@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rollout.environment.sections import ObservationsConfig
-from rollout.loop.context import Context, with_line
-from rollout.loop.results import rule_for, shorten
-from rollout.loop.reward import without_images
-from rollout.trace.record import Trace
-from rollout.types import Message, TokenBuilder
+from mcp_rollout.rollout.environment.sections import ObservationsConfig
+from mcp_rollout.rollout.loop.context import Context, with_line
+from mcp_rollout.rollout.loop.results import rule_for, shorten
+from mcp_rollout.rollout.loop.reward import without_images
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Message, TokenBuilder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

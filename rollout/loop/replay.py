@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.differences import excerpts
-from gateway.errors import HarnessError
-from gateway.leases.session import Session
-from gateway.types import Role, ToolResult, canonical_json
-from rollout.errors import Diverged
-from rollout.loop.difference import compared, described
-from rollout.loop.tape import AroundSession, BranchingPoint, Tape, digest, made
-from rollout.trace.record import Trace
-from rollout.types import Completion, Policy
+from mcp_rollout.gateway.differences import excerpts
+from mcp_rollout.gateway.errors import HarnessError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role, ToolResult, canonical_json
+from mcp_rollout.rollout.errors import Diverged
+from mcp_rollout.rollout.loop.difference import compared, described
+from mcp_rollout.rollout.loop.tape import AroundSession, BranchingPoint, Tape, digest, made
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Completion, Policy
 
 _SHOWN = 160
 """Characters of a call's arguments that a divergence quotes."""

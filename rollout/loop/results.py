@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from fnmatch import fnmatchcase
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.sections import CutConfig, CutRules, Keep
-from rollout.types import Shown, TokenBuilder
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.sections import CutConfig, CutRules, Keep
+from mcp_rollout.rollout.types import Shown, TokenBuilder
 
 _CHARACTERS = 64
 """Characters per kept token. Of a longer text only the ends are tokenised, and its token count is an estimate."""

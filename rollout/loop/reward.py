@@ -9,22 +9,22 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from gateway.config.calls import SamplingConfig
-from gateway.config.user_code import import_function
-from gateway.errors import ConfigError, Faults, HarnessError, raise_all
-from gateway.leases.session import Session
-from gateway.types import Role
-from rollout.environment.config import Environment
-from rollout.environment.harness import Finite, call_harness
-from rollout.environment.matching import unusable
-from rollout.environment.reward_config import Component, RewardConfig
-from rollout.environment.sections import ThinkingReward
-from rollout.formats import hermes
-from rollout.loop.components import WorldScore, components, function_parts, seen_by_rewards
-from rollout.loop.rubric import rubric_parts
-from rollout.loop.world_calls import examine
-from rollout.trace.record import Reward, Trace
-from rollout.types import Message
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.gateway.config.user_code import import_function
+from mcp_rollout.gateway.errors import ConfigError, Faults, HarnessError, raise_all
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import Finite, call_harness
+from mcp_rollout.rollout.environment.matching import unusable
+from mcp_rollout.rollout.environment.reward_config import Component, RewardConfig
+from mcp_rollout.rollout.environment.sections import ThinkingReward
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.components import WorldScore, components, function_parts, seen_by_rewards
+from mcp_rollout.rollout.loop.rubric import rubric_parts
+from mcp_rollout.rollout.loop.world_calls import examine
+from mcp_rollout.rollout.trace.record import Reward, Trace
+from mcp_rollout.rollout.types import Message
 
 
 class Judged(BaseModel):

@@ -18,15 +18,15 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
-from gateway.config.calls import SamplingConfig
-from gateway.connection.answerers import Sampler
-from gateway.errors import RequestRefused
-from gateway.private_files import make_private, write_private
-from gateway.types import canonical_json
-from mcp_wire.control_text import escape_control_text
-from rollout.environment.reward_config import RubricConfig
-from rollout.errors import RewardError
-from rollout.types import Message
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.gateway.connection.answerers import Sampler
+from mcp_rollout.gateway.errors import RequestRefused
+from mcp_rollout.gateway.private_files import make_private, write_private
+from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.mcp_wire.control_text import escape_control_text
+from mcp_rollout.rollout.environment.reward_config import RubricConfig
+from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.types import Message
 
 BEST = 10
 """Marks are from 0 to this."""

@@ -23,10 +23,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from gateway.errors import CodedError
-from gateway.types import ToolResult
-from rollout.trace.record import Trace
-from rollout.types import Call
+from mcp_rollout.gateway.errors import CodedError
+from mcp_rollout.gateway.types import ToolResult
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Call
 
 TRACER = "mcp-rollout"
 _OFF = nullcontext()

@@ -7,13 +7,13 @@ import asyncio
 import anyio
 import structlog
 
-from gateway.errors import innermost
-from rollout.errors import AgentError, AgentTimeout, EngineError
-from rollout.loop.agent import Agent
-from rollout.loop.limits import cancellations
-from rollout.loop.thinking import CHANGED
-from rollout.loop.turns import TrajectoryOver, Turns
-from rollout.trace.record import StopReason, Trace
+from mcp_rollout.gateway.errors import innermost
+from mcp_rollout.rollout.errors import AgentError, AgentTimeout, EngineError
+from mcp_rollout.rollout.loop.agent import Agent
+from mcp_rollout.rollout.loop.limits import cancellations
+from mcp_rollout.rollout.loop.thinking import CHANGED
+from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns
+from mcp_rollout.rollout.trace.record import StopReason, Trace
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from gateway.errors import HarnessError
-from gateway.leases.session import Session
-from gateway.server_events import ServerEvents
-from gateway.types import Role, ToolDefinition, ToolResult, canonical_json
-from rollout.types import Completion, Policy
+from mcp_rollout.gateway.errors import HarnessError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import Role, ToolDefinition, ToolResult, canonical_json
+from mcp_rollout.rollout.types import Completion, Policy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,14 +13,14 @@ from typing import Any
 
 import structlog
 
-from gateway.errors import ConfigError, GatewayError
-from rollout.environment.config import Environment
-from rollout.environment.sections import ThinkingContext
-from rollout.errors import EngineError, RolloutError
-from rollout.formats import FORMATS
-from rollout.loop.limits import is_time_over
-from rollout.trace.segment import Segment, Span, SpanKind
-from rollout.types import Completion, FinishReason, Policy, ThoughtMarkers, TokenBuilder
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import ThinkingContext
+from mcp_rollout.rollout.errors import EngineError, RolloutError
+from mcp_rollout.rollout.formats import FORMATS
+from mcp_rollout.rollout.loop.limits import is_time_over
+from mcp_rollout.rollout.trace.segment import Segment, Span, SpanKind
+from mcp_rollout.rollout.types import Completion, FinishReason, Policy, ThoughtMarkers, TokenBuilder
 
 log = structlog.get_logger(__name__)
 

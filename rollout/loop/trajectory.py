@@ -12,29 +12,29 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.errors import ConfigError, GatewayError, WorldLost
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.environment.config import Environment
-from rollout.environment.sections import Strategy
-from rollout.errors import Diverged, RolloutError
-from rollout.loop.agent import build_agent
-from rollout.loop.clock import Clock
-from rollout.loop.context import Context
-from rollout.loop.filters import Filters
-from rollout.loop.group import Group, leaf_of
-from rollout.loop.limits import Limits, cancellations
-from rollout.loop.reduced import ReducedContext
-from rollout.loop.reward import TrainersReward, score
-from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
-from rollout.loop.spans import Spans, spans_of_this_program
-from rollout.loop.supervision import supervise
-from rollout.loop.turns import Turns
-from rollout.loop.user import User
-from rollout.loop.world_calls import prepare
-from rollout.trace.record import Failure, Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Policy, TokenBuilder
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, WorldLost
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.errors import Diverged, RolloutError
+from mcp_rollout.rollout.loop.agent import build_agent
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.context import Context
+from mcp_rollout.rollout.loop.filters import Filters
+from mcp_rollout.rollout.loop.group import Group, leaf_of
+from mcp_rollout.rollout.loop.limits import Limits, cancellations
+from mcp_rollout.rollout.loop.reduced import ReducedContext
+from mcp_rollout.rollout.loop.reward import TrainersReward, score
+from mcp_rollout.rollout.loop.rubric import DIRECTORY as JUDGEMENTS
+from mcp_rollout.rollout.loop.spans import Spans, spans_of_this_program
+from mcp_rollout.rollout.loop.supervision import supervise
+from mcp_rollout.rollout.loop.turns import Turns
+from mcp_rollout.rollout.loop.user import User
+from mcp_rollout.rollout.loop.world_calls import prepare
+from mcp_rollout.rollout.trace.record import Failure, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Policy, TokenBuilder
 
 log = structlog.get_logger(__name__)
 

@@ -11,23 +11,23 @@ from typing import Any, TypeVar
 
 import anyio
 
-from gateway.errors import GatewayError
-from rollout.environment.sections import Strategy, ThinkingLoss
-from rollout.environment.task import Task
-from rollout.errors import AgentError
-from rollout.loop.calls import call_tools
-from rollout.loop.clock import Clock
-from rollout.loop.compaction import Compaction
-from rollout.loop.context import Context, with_line
-from rollout.loop.filters import Filters
-from rollout.loop.limits import Limits, is_time_over, shielded
-from rollout.loop.outside import OutsideCalls
-from rollout.loop.reward import without_images
-from rollout.loop.thinking import asked, generate
-from rollout.loop.user import User
-from rollout.trace.events import Mark, MarkKind, ToolEvent
-from rollout.trace.record import StopReason, Trace, assistant_message
-from rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.rollout.environment.sections import Strategy, ThinkingLoss
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.errors import AgentError
+from mcp_rollout.rollout.loop.calls import call_tools
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.compaction import Compaction
+from mcp_rollout.rollout.loop.context import Context, with_line
+from mcp_rollout.rollout.loop.filters import Filters
+from mcp_rollout.rollout.loop.limits import Limits, is_time_over, shielded
+from mcp_rollout.rollout.loop.outside import OutsideCalls
+from mcp_rollout.rollout.loop.reward import without_images
+from mcp_rollout.rollout.loop.thinking import asked, generate
+from mcp_rollout.rollout.loop.user import User
+from mcp_rollout.rollout.trace.events import Mark, MarkKind, ToolEvent
+from mcp_rollout.rollout.trace.record import StopReason, Trace, assistant_message
+from mcp_rollout.rollout.types import Completion, FinishReason, Message, Parsed, Policy, Shown, TurnSession
 
 T = TypeVar("T")
 _REFUSED_S = 0.01

@@ -6,10 +6,10 @@ import time
 
 from pydantic import BaseModel
 
-from gateway.types import Role
-from rollout.environment.harness import Finite, call_harness
-from rollout.trace.record import StopReason, Trace, UserEvent
-from rollout.types import Message, TurnSession
+from mcp_rollout.gateway.types import Role
+from mcp_rollout.rollout.environment.harness import Finite, call_harness
+from mcp_rollout.rollout.trace.record import StopReason, Trace, UserEvent
+from mcp_rollout.rollout.types import Message, TurnSession
 
 
 class _Opening(BaseModel):

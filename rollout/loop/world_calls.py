@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable
 from typing import TypeVar
 
-from gateway.errors import GatewayError, HarnessError
-from gateway.leases.sending import caused_by_policy
-from gateway.leases.session import Session
-from gateway.types import ToolDefinition, ToolResult
-from rollout.environment.task import Check, WorldCall
-from rollout.trace.events import CheckEvent, ToolEvent
-from rollout.types import Call, Shown
+from mcp_rollout.gateway.errors import GatewayError, HarnessError
+from mcp_rollout.gateway.leases.sending import caused_by_policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import ToolDefinition, ToolResult
+from mcp_rollout.rollout.environment.task import Check, WorldCall
+from mcp_rollout.rollout.trace.events import CheckEvent, ToolEvent
+from mcp_rollout.rollout.types import Call, Shown
 
 AnyCall = TypeVar("AnyCall", bound=WorldCall)
 

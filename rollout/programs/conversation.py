@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 
-from rollout.programs.history import Told
-from rollout.types import Message
+from mcp_rollout.rollout.programs.history import Told
+from mcp_rollout.rollout.types import Message
 
 MODEL, SMALL = "policy", "policy-small"
 """Names of models. The second is for what a program asks beside its conversation."""

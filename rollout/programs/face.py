@@ -22,19 +22,19 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.transport.messages import read_request
-from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
-from mcp_wire.http_server import http_server
-from rollout.programs.conversation import MODEL, SMALL, Answer, Refusal, Unreadable, Waiting
-from rollout.programs.dialects.chat import Chat
-from rollout.programs.dialects.dialect import Dialect, Event, Json
-from rollout.programs.dialects.messages import Messages
-from rollout.programs.dialects.responses import Responses
-from rollout.programs.process import Homes
-from rollout.programs.seat import MOST_WAITING, Seat
-from rollout.programs.world import world_of
-from rollout.types import Message
+from mcp_rollout.gateway.transport.messages import read_request
+from mcp_rollout.mcp_wire.http_connections import Connections
+from mcp_rollout.mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
+from mcp_rollout.mcp_wire.http_server import http_server
+from mcp_rollout.rollout.programs.conversation import MODEL, SMALL, Answer, Refusal, Unreadable, Waiting
+from mcp_rollout.rollout.programs.dialects.chat import Chat
+from mcp_rollout.rollout.programs.dialects.dialect import Dialect, Event, Json
+from mcp_rollout.rollout.programs.dialects.messages import Messages
+from mcp_rollout.rollout.programs.dialects.responses import Responses
+from mcp_rollout.rollout.programs.process import Homes
+from mcp_rollout.rollout.programs.seat import MOST_WAITING, Seat
+from mcp_rollout.rollout.programs.world import world_of
+from mcp_rollout.rollout.types import Message
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from gateway.types import canonical_json
-from rollout.loop.outside import comparable
-from rollout.types import Message
+from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.rollout.loop.outside import comparable
+from mcp_rollout.rollout.types import Message
 
 Key = bytes
 """Digest of what of a message must be equal for the ids before it to be kept."""

@@ -15,12 +15,12 @@ from pathlib import Path
 import anyio
 import structlog
 
-from gateway.config.models import LeaseDirConfig
-from gateway.config.variables import child_env
-from gateway.leases.janitor import OWNER, Janitor
-from gateway.leases.sweeper import end, remove
-from gateway.transport.guard import exhausted, guarded, rlimits
-from rollout.errors import AgentError
+from mcp_rollout.gateway.config.models import LeaseDirConfig
+from mcp_rollout.gateway.config.variables import child_env
+from mcp_rollout.gateway.leases.janitor import OWNER, Janitor
+from mcp_rollout.gateway.leases.sweeper import end, remove
+from mcp_rollout.gateway.transport.guard import exhausted, guarded, rlimits
+from mcp_rollout.rollout.errors import AgentError
 
 log = structlog.get_logger(__name__)
 

@@ -17,19 +17,19 @@ import anyio
 import structlog
 import yaml
 
-from gateway.config.pydantic_errors import near
-from gateway.config.user_code import import_function
-from gateway.config.variables import child_env
-from gateway.errors import ConfigError, innermost
-from rollout.environment.config import Environment
-from rollout.environment.sections import Strategy
-from rollout.errors import AgentError
-from rollout.loop.turns import TrajectoryOver, Turns
-from rollout.programs.conversation import MODEL, SMALL
-from rollout.programs.face import Face, Placed
-from rollout.programs.process import Limits, run_process
-from rollout.programs.seat import Seat
-from rollout.types import Message
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.config.user_code import import_function
+from mcp_rollout.gateway.config.variables import child_env
+from mcp_rollout.gateway.errors import ConfigError, innermost
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.errors import AgentError
+from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns
+from mcp_rollout.rollout.programs.conversation import MODEL, SMALL
+from mcp_rollout.rollout.programs.face import Face, Placed
+from mcp_rollout.rollout.programs.process import Limits, run_process
+from mcp_rollout.rollout.programs.seat import Seat
+from mcp_rollout.rollout.types import Message
 
 log = structlog.get_logger(__name__)
 

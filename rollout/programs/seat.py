@@ -16,13 +16,13 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from rollout.errors import AgentError
-from rollout.loop.turns import TrajectoryOver, Turns
-from rollout.programs.conversation import SMALL, TRAIN, Answer, AnsweredCall, Asked, Refusal, Waiting
-from rollout.programs.dialects.dialect import call
-from rollout.programs.history import CallIds, History, Kind, Place, arguments_of
-from rollout.trace.record import StopReason
-from rollout.types import FinishReason, Message, Parsed, Shown
+from mcp_rollout.rollout.errors import AgentError
+from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns
+from mcp_rollout.rollout.programs.conversation import SMALL, TRAIN, Answer, AnsweredCall, Asked, Refusal, Waiting
+from mcp_rollout.rollout.programs.dialects.dialect import call
+from mcp_rollout.rollout.programs.history import CallIds, History, Kind, Place, arguments_of
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import FinishReason, Message, Parsed, Shown
 
 MOST_WAITING = 16
 """Requests of one trajectory that wait for their turn; a further one is refused."""

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from datetime import date
 from uuid import uuid4
 
-from gateway.leases.session import Session
-from rollout.engines.rehearsal import rehearse, script_for
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.types import Completion, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.rehearsal import rehearse, script_for
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Completion, Policy
 
 _TOOLS = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
 _SHOWN = 200

@@ -16,7 +16,7 @@ from mcp_types import (
     Tool,
 )
 
-from rollout.programs.seat import Seat
+from mcp_rollout.rollout.programs.seat import Seat
 
 _CALL_IDS = ("callId", "claudecode/toolUseId")
 """In `_meta`: where programs write the id of the model's call."""

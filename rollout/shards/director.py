@@ -21,10 +21,10 @@ from ray._private.services import get_ray_address_from_environment
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.environment.hosts_config import ShardsConfig
-from rollout.shards.shard import Shard, ShardState
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.hosts_config import ShardsConfig
+from mcp_rollout.rollout.shards.shard import Shard, ShardState
 
 log = structlog.get_logger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
-from gateway.errors import ServerUnavailable
-from gateway.remote.hosts import HostConfig, HostList, Hosts
-from rollout.environment.config import Environment
-from rollout.environment.hosts_config import ShardsConfig
+from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.remote.hosts import HostConfig, HostList, Hosts
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.hosts_config import ShardsConfig
 
 
 class _Shard(HostConfig):
@@ -35,7 +35,7 @@ class RayHosts:
         """
         from ray.exceptions import RayError, RayTaskError  # here, since ray takes seconds to import
 
-        from rollout.shards.director import shard_director
+        from mcp_rollout.rollout.shards.director import shard_director
 
         try:
             if self._director is None:

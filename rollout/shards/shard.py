@@ -10,10 +10,10 @@ import ray
 import structlog
 from pydantic import SecretStr
 
-from gateway.serve.app import Serving, serving
-from gateway.serve.config import ServeConfig
-from rollout.environment.config import Environment
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.serve.app import Serving, serving
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 log = structlog.get_logger(__name__)
 

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import ConfigError
-from rollout.extras import needed
-from rollout.types import Message
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.extras import needed
+from mcp_rollout.rollout.types import Message
 
 _STUB: list[Message] = [{"role": "user", "content": "."}]
 _ANSWER: Message = {"role": "assistant", "content": "."}
@@ -34,7 +34,7 @@ def read_chat_template(file: Path | None, *, key: str) -> str | None:
     with needed("tokens", key=key):
         from jinja2 import TemplateError
 
-        from rollout.tokens.jinja import compile_template
+        from mcp_rollout.rollout.tokens.jinja import compile_template
     remedy = "name a text file with a Jinja chat template"
     try:
         text = file.expanduser().read_text(encoding="utf-8")
@@ -107,7 +107,7 @@ class ChatTemplate:
         """The compiled template; None if the model has none."""
         from jinja2 import TemplateError
 
-        from rollout.tokens.jinja import compile_template
+        from mcp_rollout.rollout.tokens.jinja import compile_template
 
         file, text = self._path / "chat_template.jinja", self._config.get("chat_template")
         if self._given is not None:

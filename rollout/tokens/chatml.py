@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from rollout.formats import hermes
-from rollout.formats.control_text import BREAK, KNOWN, ControlText
-from rollout.tokens.parsing import CompletionParser
-from rollout.types import Call, Edit, Message, Parsed
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.formats.control_text import BREAK, KNOWN, ControlText
+from mcp_rollout.rollout.tokens.parsing import CompletionParser
+from mcp_rollout.rollout.types import Call, Edit, Message, Parsed
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 SPECIAL = (IM_START, IM_END, hermes.THINK_OPEN, hermes.THINK_CLOSE, hermes.CALL_OPEN, hermes.CALL_CLOSE)

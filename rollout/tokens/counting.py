@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.errors import ConfigError
-from rollout.environment.task import Task
-from rollout.formats import hermes
-from rollout.tokens.chat_template import ChatTemplate
-from rollout.trace.record import Trace
-from rollout.trace.segment import Lengths
-from rollout.types import Call, TokenBuilder
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.segment import Lengths
+from mcp_rollout.rollout.types import Call, TokenBuilder
 
 
 def prompt_length(tokens: TokenBuilder, task: Task, tools: Sequence[Mapping[str, Any]]) -> int:

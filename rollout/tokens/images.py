@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
-from rollout.types import Message
+from mcp_rollout.rollout.types import Message
 
 _UNREADABLE = (
     UnidentifiedImageError,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rollout.formats.format import Tools
-from rollout.tokens.chat_template import tool_turn
-from rollout.tokens.images import with_images
-from rollout.types import Edit, Message
+from mcp_rollout.rollout.formats.format import Tools
+from mcp_rollout.rollout.tokens.chat_template import tool_turn
+from mcp_rollout.rollout.tokens.images import with_images
+from mcp_rollout.rollout.types import Edit, Message
 
 TAIL = 64
 """Ids of the context in a narrow view: builders compare its end with markers of a few tokens."""

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rollout.errors import EngineError
-from rollout.formats.format import Format, Tools
-from rollout.types import MOST_CALLS, Call, Parsed
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.formats.format import Format, Tools
+from mcp_rollout.rollout.types import MOST_CALLS, Call, Parsed
 
 Range = tuple[int, int]
 """`[begin, end)`."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from rollout.formats.control_text import NO_CONTROL, ControlText
-from rollout.tokens.text_tokenizer import TextTokenizer, decode
-from rollout.types import Message
+from mcp_rollout.rollout.formats.control_text import NO_CONTROL, ControlText
+from mcp_rollout.rollout.tokens.text_tokenizer import TextTokenizer, decode
+from mcp_rollout.rollout.types import Message
 
 T = TypeVar("T")
 

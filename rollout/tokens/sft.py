@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.record import Trace
 
 
 def template_check(model: str, *, chat_template: str | None = None) -> Callable[[Trace, Mapping[str, Any]], bool]:

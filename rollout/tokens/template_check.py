@@ -8,10 +8,10 @@ from typing import Any
 
 import structlog
 
-from gateway.differences import shared_beginning
-from gateway.errors import ConfigError
-from rollout.tokens.chat_template import check_tools_rendered, tool_turn
-from rollout.types import Message, ModelTokens
+from mcp_rollout.gateway.differences import shared_beginning
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.tokens.chat_template import check_tools_rendered, tool_turn
+from mcp_rollout.rollout.types import Message, ModelTokens
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from gateway.errors import ConfigError
-from rollout.formats.control_text import ControlText, is_marked
-from rollout.formats.format import Format
-from rollout.types import Message
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.formats.control_text import ControlText, is_marked
+from mcp_rollout.rollout.formats.format import Format
+from mcp_rollout.rollout.types import Message
 
 _GUARDS = ("", "\n", ".", "a")
 """Texts before which a part is tokenised, where a tokenizer treats the beginning of a text in a way of its own."""

@@ -10,16 +10,21 @@ from typing import Any
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
 
-from gateway.errors import ConfigError
-from rollout.formats import find_format
-from rollout.formats.control_text import NO_CONTROL
-from rollout.tokens.chat_template import tool_turn
-from rollout.tokens.images import image_urls, read_image
-from rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
-from rollout.tokens.parsing import CompletionParser
-from rollout.tokens.pieces import Pieces
-from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of, placeholders_of, with_text_tokenizer
-from rollout.types import Edit, Message, Parsed, ThoughtMarkers
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.formats import find_format
+from mcp_rollout.rollout.formats.control_text import NO_CONTROL
+from mcp_rollout.rollout.tokens.chat_template import tool_turn
+from mcp_rollout.rollout.tokens.images import image_urls, read_image
+from mcp_rollout.rollout.tokens.narrow_view import TAIL, can_narrow, edit_of, probes, render
+from mcp_rollout.rollout.tokens.parsing import CompletionParser
+from mcp_rollout.rollout.tokens.pieces import Pieces
+from mcp_rollout.rollout.tokens.text_tokenizer import (
+    TextTokenizer,
+    control_text_of,
+    placeholders_of,
+    with_text_tokenizer,
+)
+from mcp_rollout.rollout.types import Edit, Message, Parsed, ThoughtMarkers
 
 _REMEDY = "give a model directory with its tokenizer"
 _CACHED = ("config.json", "tokenizer_config.json")

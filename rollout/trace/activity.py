@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
-from rollout.errors import Diverged
-from rollout.trace.record import Trace, Turn
+from mcp_rollout.rollout.errors import Diverged
+from mcp_rollout.rollout.trace.record import Trace, Turn
 
 WINDOW_S = 10.0
 """Rates are means over this time."""

@@ -2,7 +2,7 @@
 # pyarrow ships no types.
 """Archived journals: the same lines, compressed in frames of zstd that are read one at a time.
 
-    python -m rollout.trace.archive JOURNAL
+    python -m mcp_rollout.rollout.trace.archive JOURNAL
 
 archives one journal, in a separate process so that the rollout's event loop goes on. The archive appears whole or not
 at all, and the journal is removed only after it is on disk: at every moment one of them has the records.
@@ -26,11 +26,11 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from gateway.errors import ConfigError
-from gateway.private_files import private
-from rollout.trace.entries import COLUMNS, VERSION, Entry, entry_of
-from rollout.trace.files import ARCHIVE_END, ARCHIVE_MARK, TornArchive, archive_of
-from rollout.trace.journal import NotARecord, from_json
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.private_files import private
+from mcp_rollout.rollout.trace.entries import COLUMNS, VERSION, Entry, entry_of
+from mcp_rollout.rollout.trace.files import ARCHIVE_END, ARCHIVE_MARK, TornArchive, archive_of
+from mcp_rollout.rollout.trace.journal import NotARecord, from_json
 
 log = structlog.get_logger(__name__)
 

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from gateway.private_files import private
-from gateway.server_events import ServerEvents
-from rollout.environment.sections import AgentConfig
-from rollout.trace.entries import SELECTABLE, selectable
-from rollout.trace.events import CheckEvent, ToolEvent
-from rollout.trace.outcome import StrategyRecord
-from rollout.trace.record import Trace, Turn
-from rollout.trace.segment import Flag, Id, Logprobs, Segment
-from rollout.types import Message
+from mcp_rollout.gateway.private_files import private
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.rollout.environment.sections import AgentConfig
+from mcp_rollout.rollout.trace.entries import SELECTABLE, selectable
+from mcp_rollout.rollout.trace.events import CheckEvent, ToolEvent
+from mcp_rollout.rollout.trace.outcome import StrategyRecord
+from mcp_rollout.rollout.trace.record import Trace, Turn
+from mcp_rollout.rollout.trace.segment import Flag, Id, Logprobs, Segment
+from mcp_rollout.rollout.types import Message
 
 _GROUP_TOKENS = 500_000
 """Tokens of a row group, which are held as Python objects at a time: about 75 MB with their texts."""

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.types import canonical_json
-from rollout.trace.events import ToolEvent, stable_text
-from rollout.trace.record import StopReason, Trace
+from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.rollout.trace.events import ToolEvent, stable_text
+from mcp_rollout.rollout.trace.record import StopReason, Trace
 
 _SHOWN = 120
 """Characters of arguments and results that are quoted in a report."""

@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from rollout.trace.record import Trace
-from rollout.trace.segment import SpanKind, recorded_lengths
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.segment import SpanKind, recorded_lengths
 
 VERSION = 7
 """Of entries, in the index and in archives; others are made again from the records."""

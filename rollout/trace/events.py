@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
-from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.sections import FilterAction
-from rollout.trace.segment import FINITE
-from rollout.types import Call, Message, Shown
+from mcp_rollout.gateway.types import CallFault, Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.sections import FilterAction
+from mcp_rollout.rollout.trace.segment import FINITE
+from mcp_rollout.rollout.types import Call, Message, Shown
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,14 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Self
 
-from gateway.errors import ConfigError, not_written
-from gateway.private_files import make_private, private
-from gateway.types import CallFault
-from rollout.formats.control_text import KNOWN
-from rollout.trace.journal import from_json, to_json
-from rollout.trace.outcome import ROUNDING
-from rollout.trace.record import SpanKind, Trace, Turn
-from rollout.types import FinishReason, Message
+from mcp_rollout.gateway.errors import ConfigError, not_written
+from mcp_rollout.gateway.private_files import make_private, private
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.rollout.formats.control_text import KNOWN
+from mcp_rollout.rollout.trace.journal import from_json, to_json
+from mcp_rollout.rollout.trace.outcome import ROUNDING
+from mcp_rollout.rollout.trace.record import SpanKind, Trace, Turn
+from mcp_rollout.rollout.types import FinishReason, Message
 
 ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]
 """OpenAI-style tool schemas by the name of a run record, or of an environment for traces without one."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 

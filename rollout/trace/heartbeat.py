@@ -11,9 +11,9 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from gateway.private_files import write_private
-from rollout.trace.activity import Activity, Progress, Rates, combined
-from rollout.trace.record import Trace
+from mcp_rollout.gateway.private_files import write_private
+from mcp_rollout.rollout.trace.activity import Activity, Progress, Rates, combined
+from mcp_rollout.rollout.trace.record import Trace
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import structlog
 
-from gateway.private_files import private
-from rollout.trace.entries import COLUMNS, VERSION, Entry, entry_of
-from rollout.trace.files import (
+from mcp_rollout.gateway.private_files import private
+from mcp_rollout.rollout.trace.entries import COLUMNS, VERSION, Entry, entry_of
+from mcp_rollout.rollout.trace.files import (
     ARCHIVE_SUFFIX,
     JOURNAL_SUFFIX,
     Skipped,
@@ -28,8 +28,8 @@ from rollout.trace.files import (
     files_of,
     no_records,
 )
-from rollout.trace.journal import NotARecord, from_json
-from rollout.trace.lines import archived, lines_of
+from mcp_rollout.rollout.trace.journal import NotARecord, from_json
+from mcp_rollout.rollout.trace.lines import archived, lines_of
 
 log = structlog.get_logger(__name__)
 

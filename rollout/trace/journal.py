@@ -12,9 +12,9 @@ import orjson
 import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gateway.errors import ConfigError
-from rollout.trace.record import SCHEMA_VERSION, Trace
-from rollout.trace.segment import Segment, packed
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.record import SCHEMA_VERSION, Trace
+from mcp_rollout.rollout.trace.segment import Segment, packed
 
 _RECORD = TypeAdapter(Trace)
 _RECORDED = [each.name for each in fields(Trace) if each.init and each.metadata.get("recorded", True)]

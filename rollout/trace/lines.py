@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollout.extras import needed
-from rollout.trace.files import ARCHIVE_SUFFIX
+from mcp_rollout.rollout.extras import needed
+from mcp_rollout.rollout.trace.files import ARCHIVE_SUFFIX
 
 
 def archived(path: Path) -> Any:
     """A `rollout.trace.archive.Archive`. Raises as that one, and ConfigError where pyarrow is not installed."""
     with needed("parquet", "an archive", file=str(path)):
-        from rollout.trace.archive import Archive
+        from mcp_rollout.rollout.trace.archive import Archive
     return Archive(path)
 
 

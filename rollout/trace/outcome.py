@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rollout.environment.sections import Strategy
-from rollout.trace.segment import FINITE
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.trace.segment import FINITE
 
 
 @dataclass(kw_only=True, slots=True)

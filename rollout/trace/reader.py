@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.errors import ConfigError
-from rollout.extras import parquet_needed
-from rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
-from rollout.trace.files import ARCHIVE_SUFFIX, Skipped, TornArchive
-from rollout.trace.index import Index
-from rollout.trace.journal import from_json
-from rollout.trace.lines import archived
-from rollout.trace.record import Trace
-from rollout.trace.trained_segment import TrainedSegment, trained_files
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.extras import parquet_needed
+from mcp_rollout.rollout.trace.entries import COLUMNS, JSON_COLUMNS, Entry
+from mcp_rollout.rollout.trace.files import ARCHIVE_SUFFIX, Skipped, TornArchive
+from mcp_rollout.rollout.trace.index import Index
+from mcp_rollout.rollout.trace.journal import from_json
+from mcp_rollout.rollout.trace.lines import archived
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, trained_files
 
 _FLAGS = ("validate", "withdrawn")
 _PLACE = ("file", "place")
@@ -157,7 +157,7 @@ class Traces:
         if not trained_files(home):
             return []
         with parquet_needed(str(home)):
-            from rollout.trace.trained import read_trained
+            from mcp_rollout.rollout.trace.trained import read_trained
         return list(read_trained(home, trace=entry["id"], skipped=self.skipped))
 
     def traces(

@@ -9,16 +9,24 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gateway.errors import WorldLost
-from gateway.server_events import ServerEvents
-from gateway.types import ToolResult
-from rollout.environment.sections import AgentConfig
-from rollout.environment.task import Origin, Task
-from rollout.process import exempt
-from rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent, call_message, tool_message
-from rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
-from rollout.trace.segment import FINITE, Id, Segment, Span, SpanKind, runs
-from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
+from mcp_rollout.gateway.errors import WorldLost
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import ToolResult
+from mcp_rollout.rollout.environment.sections import AgentConfig
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.process import exempt
+from mcp_rollout.rollout.trace.events import (
+    CheckEvent,
+    Mark,
+    MarkKind,
+    ToolEvent,
+    UserEvent,
+    call_message,
+    tool_message,
+)
+from mcp_rollout.rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
+from mcp_rollout.rollout.trace.segment import FINITE, Id, Segment, Span, SpanKind, runs
+from mcp_rollout.rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 

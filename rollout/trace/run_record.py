@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.catalogue.names import Catalogue, policy_tools
-from gateway.private_files import make_private, write_private
-from gateway.types import canonical_json
-from rollout.environment.config import Environment
-from rollout.trace.files import Skipped
+from mcp_rollout.gateway.catalogue.names import Catalogue, policy_tools
+from mcp_rollout.gateway.private_files import make_private, write_private
+from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.trace.files import Skipped
 
 SUFFIX = ".run.json"
 GIT_TIMEOUT_S = 5.0

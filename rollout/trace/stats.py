@@ -14,9 +14,9 @@ from math import ceil
 from statistics import fmean
 from typing import Any
 
-from gateway.errors import ConfigError
-from rollout.trace.entries import COLUMNS, Entry
-from rollout.trace.segment import Lengths
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.entries import COLUMNS, Entry
+from mcp_rollout.rollout.trace.segment import Lengths
 
 STEP = 128
 """Recommended lengths are multiples of this many tokens."""

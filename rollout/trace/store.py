@@ -19,10 +19,10 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from gateway.errors import ConfigError
-from gateway.private_files import make_private, private
-from rollout.extras import install_command
-from rollout.trace.files import (
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.private_files import make_private, private
+from mcp_rollout.rollout.extras import install_command
+from mcp_rollout.rollout.trace.files import (
     JOURNAL_SUFFIX,
     Skipped,
     TornArchive,
@@ -31,16 +31,18 @@ from rollout.trace.files import (
     journals_of,
     no_records,
 )
-from rollout.trace.heartbeat import Heartbeat
-from rollout.trace.journal import NotARecord, from_json, is_large, pieces, to_json
-from rollout.trace.lines import lines_of
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, write_run_record
+from mcp_rollout.rollout.trace.heartbeat import Heartbeat
+from mcp_rollout.rollout.trace.journal import NotARecord, from_json, is_large, pieces, to_json
+from mcp_rollout.rollout.trace.lines import lines_of
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, write_run_record
 
 log = structlog.get_logger(__name__)
 
 # The priority before the imports, which take a second of processor time.
-_COMMAND = "import os, sys; os.nice(10); from rollout.trace.archive import main; sys.exit(main(sys.argv[1]))"
+_COMMAND = (
+    "import os, sys; os.nice(10); from mcp_rollout.rollout.trace.archive import main; sys.exit(main(sys.argv[1]))"
+)
 ARCHIVE_BYTES = 64 * 2**20
 """Size at which a journal is archived."""
 _MOST_PARTS = os.sysconf("SC_IOV_MAX") - 1

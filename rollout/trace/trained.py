@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gateway.private_files import make_private, private, replacing
-from rollout.trace.files import Skipped
-from rollout.trace.trained_segment import DIRECTORY, SUFFIX, TrainedSegment, trained_files
+from mcp_rollout.gateway.private_files import make_private, private, replacing
+from mcp_rollout.rollout.trace.files import Skipped
+from mcp_rollout.rollout.trace.trained_segment import DIRECTORY, SUFFIX, TrainedSegment, trained_files
 
 _REALS = ("sampled_logprobs", "trainer_logprobs", "advantages", "entropy")
 _NUMBERS = {**dict.fromkeys(_REALS, pa.float32()), "versions": pa.int32()}

@@ -13,14 +13,14 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from gateway.differences import shared_beginning
-from gateway.errors import ConfigError
-from gateway.server_events import ServerEvents
-from rollout.environment.sections import FilterAction, Strategy
-from rollout.trace.events import Mark, ToolEvent
-from rollout.trace.record import Trace, Turn
-from rollout.trace.segment import Segment, SpanKind
-from rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.gateway.differences import shared_beginning
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.rollout.environment.sections import FilterAction, Strategy
+from mcp_rollout.rollout.trace.events import Mark, ToolEvent
+from mcp_rollout.rollout.trace.record import Trace, Turn
+from mcp_rollout.rollout.trace.segment import Segment, SpanKind
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
 
 FOLD = 160
 """Characters that are shown of a folded text."""

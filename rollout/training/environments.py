@@ -9,19 +9,19 @@ from typing import Any
 import anyio
 import structlog
 
-from gateway.catalogue.tool_config import LockEntry
-from gateway.errors import ConfigError, GatewayError
-from gateway.gateway import Gateway
-from rollout.environment.config import Environment
-from rollout.environment.task import Task
-from rollout.environment.validation import LOCK_KEY, locked_tools
-from rollout.loop.limits import Limits
-from rollout.process import tune_collector
-from rollout.shards.hosts import hosts_of
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord
-from rollout.trace.store import TraceStore
-from rollout.training.gateways import Gateways
+from mcp_rollout.gateway.catalogue.tool_config import LockEntry
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.environment.validation import LOCK_KEY, locked_tools
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.process import tune_collector
+from mcp_rollout.rollout.shards.hosts import hosts_of
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.training.gateways import Gateways
 
 log = structlog.get_logger(__name__)
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import TypeVar
 
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Replay
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from gateway.remote.hosts import Hosts
-from rollout.engines.recorded import RecordedTraces
-from rollout.process import export_spans
-from rollout.trace.reader import Traces
-from rollout.training.settings import TrainingSettings
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Replay
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.remote.hosts import Hosts
+from mcp_rollout.rollout.engines.recorded import RecordedTraces
+from mcp_rollout.rollout.process import export_spans
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.training.settings import TrainingSettings
 
 T = TypeVar("T")
 

@@ -11,28 +11,33 @@ from typing import Any
 
 import structlog
 
-from gateway.cassette.replaying import Replay
-from gateway.catalogue.tool_config import read_lock
-from gateway.errors import ConfigError, Faults, raise_all
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.rehearsal import idle_worlds, rehearse
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.row_validation import Row, environment_problem, environment_problems, prompt_lengths
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin
-from rollout.loop.agent import build_agent
-from rollout.loop.compaction import check_opening
-from rollout.loop.reward import check_reward, check_rewarded
-from rollout.shards.hosts import hosts_of
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.tokens.counting import prompt_length
-from rollout.tokens.template_check import check_template
-from rollout.trace.record import Trace
-from rollout.training.environments import Lock
-from rollout.training.settings import TrainingSettings
-from rollout.types import ModelTokens, Policy
+from mcp_rollout.gateway.cassette.replaying import Replay
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.rehearsal import idle_worlds, rehearse
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.row_validation import (
+    Row,
+    environment_problem,
+    environment_problems,
+    prompt_lengths,
+)
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.agent import build_agent
+from mcp_rollout.rollout.loop.compaction import check_opening
+from mcp_rollout.rollout.loop.reward import check_reward, check_rewarded
+from mcp_rollout.rollout.shards.hosts import hosts_of
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.tokens.counting import prompt_length
+from mcp_rollout.rollout.tokens.template_check import check_template
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.training.environments import Lock
+from mcp_rollout.rollout.training.settings import TrainingSettings
+from mcp_rollout.rollout.types import ModelTokens, Policy
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
 
 log = structlog.get_logger(__name__)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rollout.environment.config import Environment
-from rollout.environment.sections import Strategy, ThinkingContext
-from rollout.loop.agent import Reopens, build_agent
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import Strategy, ThinkingContext
+from mcp_rollout.rollout.loop.agent import Reopens, build_agent
 
 STRATEGY_KEY = "strategy.use"
 """The key of what makes several of nearly every trajectory; the others may."""

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from gateway.cassette.reading import Cassette
-from gateway.cassette.replaying import Missing, Replay
-from gateway.config.models import GatewayConfig
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError, raise_all
-from rollout.environment.config import Environment, environment_names, load_environment
-from rollout.environment.hosts_config import HostsConfig
-from rollout.environment.reward_config import RewardConfig
-from rollout.environment.sections import AgentOverride, FiltersConfig, Section, StrategyConfig, ThinkingConfig
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.cassette.replaying import Missing, Replay
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError, raise_all
+from mcp_rollout.rollout.environment.config import Environment, environment_names, load_environment
+from mcp_rollout.rollout.environment.hosts_config import HostsConfig
+from mcp_rollout.rollout.environment.reward_config import RewardConfig
+from mcp_rollout.rollout.environment.sections import (
+    AgentOverride,
+    FiltersConfig,
+    Section,
+    StrategyConfig,
+    ThinkingConfig,
+)
 
 WORKERS_KEY = "actor_rollout_ref.rollout.agent.num_workers"
 """Where verl's configuration has the number of its agent-loop workers."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from gateway.errors import LockMismatch
-from rollout.environment.sections import Strategy
-from rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
-from rollout.trace.events import MarkKind
-from rollout.trace.outcome import StrategyRecord
-from rollout.trace.record import Trace, worlds_lost
+from mcp_rollout.gateway.errors import LockMismatch
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.outcome import StrategyRecord
+from mcp_rollout.rollout.trace.record import Trace, worlds_lost
 
 _STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)

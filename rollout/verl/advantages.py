@@ -19,8 +19,8 @@ from statistics import fmean, stdev
 
 import structlog
 
-from rollout.trace.outcome import ROUNDING
-from rollout.verl.rolled_out import RolledOut
+from mcp_rollout.rollout.trace.outcome import ROUNDING
+from mcp_rollout.rollout.verl.rolled_out import RolledOut
 
 log = structlog.get_logger(__name__)
 

@@ -19,29 +19,29 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils.tensordict_utils import assign_non_tensor_stack
 
-from gateway.errors import ConfigError, GatewayError
-from gateway.leases.session import Session
-from gateway.types import canonical_json
-from rollout.environment.task import UNREADABLE
-from rollout.errors import RolloutError
-from rollout.loop.group import Group
-from rollout.loop.limits import cancellations
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.images import DecodedImages
-from rollout.trace.record import Trace
-from rollout.training.statistics import TrajectoryStatistics
-from rollout.types import Policy
-from rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
-from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.lost_prompts import LostPrompts
-from rollout.verl.origin import Batch, origin_of
-from rollout.verl.output import to_outputs, withdrawn_output
-from rollout.verl.policy import VerlPolicy
-from rollout.verl.reward_loop import VerlReward
-from rollout.verl.runtime import WORKER, Runtime
-from rollout.verl.settings import Settings
-from rollout.verl.shards import held_director
-from rollout.verl.tool import MCPTool
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.rollout.environment.task import UNREADABLE
+from mcp_rollout.rollout.errors import RolloutError
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import cancellations
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.images import DecodedImages
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+from mcp_rollout.rollout.types import Policy
+from mcp_rollout.rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
+from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
+from mcp_rollout.rollout.verl.lost_prompts import LostPrompts
+from mcp_rollout.rollout.verl.origin import Batch, origin_of
+from mcp_rollout.rollout.verl.output import to_outputs, withdrawn_output
+from mcp_rollout.rollout.verl.policy import VerlPolicy
+from mcp_rollout.rollout.verl.reward_loop import VerlReward
+from mcp_rollout.rollout.verl.runtime import WORKER, Runtime
+from mcp_rollout.rollout.verl.settings import Settings
+from mcp_rollout.rollout.verl.shards import held_director
+from mcp_rollout.rollout.verl.tool import MCPTool
 
 log = structlog.get_logger(__name__)
 

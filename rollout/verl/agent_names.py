@@ -9,9 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.import_utils import import_external_libs, resolve_config_path
 
-from gateway.errors import ConfigError
-from rollout.environment.agent_loops import read_agent_loops
-from rollout.environment.row_validation import RowProblem, agent_problems
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.agent_loops import read_agent_loops
+from mcp_rollout.rollout.environment.row_validation import RowProblem, agent_problems
 
 _KEY = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
 

@@ -24,7 +24,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, Ray
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import index_select_tensor_dict
 
-from gateway.logs import configure_logs_by_default
+from mcp_rollout.gateway.logs import configure_logs_by_default
 
 log = structlog.get_logger(__name__)
 

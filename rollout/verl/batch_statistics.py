@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
+from mcp_rollout.rollout.training.statistics import BatchStatistics, TrajectoryStatistics
 
 ACTOR_NAME = "mcp_rollout_batch_statistics"
 MOST_KEPT = 2**16

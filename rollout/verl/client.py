@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from rollout.types import Attempt
-from rollout.verl.settings import KEY
+from mcp_rollout.rollout.types import Attempt
+from mcp_rollout.rollout.verl.settings import KEY
 
 ATTEMPTS_KEY = "mcp_attempts"
 """Key of an output's `extra_fields`: the list of its `Attempt`s."""

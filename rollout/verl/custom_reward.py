@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from omegaconf import DictConfig, OmegaConf
 
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.environment.reward_config import CUSTOM_PART, Component
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component
 
 _FUNCTION_KEY = "reward.custom_reward_function.path"
 

@@ -18,10 +18,10 @@ import torch
 import transfer_queue as tq
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from rollout.verl.advantages import ByTurn, step_grpo, tree_grpo
-from rollout.verl.rolled_out import COLUMN, TURNS_COLUMN, RolledOut
-from rollout.verl.settings import ESTIMATORS, AdvantagesConfig
-from rollout.verl.trained_batch import own_samples, real_keys
+from mcp_rollout.rollout.verl.advantages import ByTurn, step_grpo, tree_grpo
+from mcp_rollout.rollout.verl.rolled_out import COLUMN, TURNS_COLUMN, RolledOut
+from mcp_rollout.rollout.verl.settings import ESTIMATORS, AdvantagesConfig
+from mcp_rollout.rollout.verl.trained_batch import own_samples, real_keys
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,16 +11,16 @@ import structlog
 from omegaconf import DictConfig
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from gateway.errors import ConfigError
-from rollout.environment.task import UNREADABLE, Task
-from rollout.errors import WorkerDied
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.training.statistics import TrajectoryStatistics
-from rollout.verl.agent_workers import MOST_ATTEMPTS
-from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.origin import Batch, origin_of
-from rollout.verl.settings import Settings
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.task import UNREADABLE, Task
+from mcp_rollout.rollout.errors import WorkerDied
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+from mcp_rollout.rollout.verl.agent_workers import MOST_ATTEMPTS
+from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
+from mcp_rollout.rollout.verl.origin import Batch, origin_of
+from mcp_rollout.rollout.verl.settings import Settings
 
 log = structlog.get_logger(__name__)
 

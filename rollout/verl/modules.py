@@ -11,9 +11,9 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGI
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from verl.utils.import_utils import import_external_libs
 
-from gateway.config.pydantic_errors import near
-from gateway.errors import ConfigError, Faults, raise_all
-from rollout.verl.settings import ESTIMATORS, TRAINER_MODES
+from mcp_rollout.gateway.config.pydantic_errors import near
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.rollout.verl.settings import ESTIMATORS, TRAINER_MODES
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from rollout.environment.task import Origin, sampling_seed
-from rollout.loop.group import Group
-from rollout.verl.reward_loop import ComputeScore
+from mcp_rollout.rollout.environment.task import Origin, sampling_seed
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.verl.reward_loop import ComputeScore
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-from rollout.tokens.images import DecodedImages
-from rollout.trace.record import Segment, SpanKind, Trace
-from rollout.verl.rolled_out import columns
+from mcp_rollout.rollout.tokens.images import DecodedImages
+from mcp_rollout.rollout.trace.record import Segment, SpanKind, Trace
+from mcp_rollout.rollout.verl.rolled_out import columns
 
 TRACE_KEY, SEGMENT_KEY = "mcp_trace", "mcp_segment"
 """Keys of a sample's `extra_fields`."""

@@ -8,12 +8,12 @@ from typing import Any
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from rollout.engines.sampling import with_logprobs
-from rollout.environment.task import Origin, TurnSeeds
-from rollout.errors import EngineError
-from rollout.loop.limits import shielded
-from rollout.types import Completion, FinishReason
-from rollout.verl.client import ATTEMPTS_KEY
+from mcp_rollout.rollout.engines.sampling import with_logprobs
+from mcp_rollout.rollout.environment.task import Origin, TurnSeeds
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.loop.limits import shielded
+from mcp_rollout.rollout.types import Completion, FinishReason
+from mcp_rollout.rollout.verl.client import ATTEMPTS_KEY
 
 
 class VerlPolicy:

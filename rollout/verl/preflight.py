@@ -22,12 +22,12 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from gateway.catalogue.hidden_text import visible
-from gateway.errors import ConfigError, Faults, GatewayError, printed, raise_all
-from gateway.logs import configure_logs_by_default
-from rollout.environment.config import Environment
-from rollout.environment.parquet import count_rows, read_rows
-from rollout.environment.row_validation import (
+from mcp_rollout.gateway.catalogue.hidden_text import visible
+from mcp_rollout.gateway.errors import ConfigError, Faults, GatewayError, printed, raise_all
+from mcp_rollout.gateway.logs import configure_logs_by_default
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.parquet import count_rows, read_rows
+from mcp_rollout.rollout.environment.row_validation import (
     STOCK_AGENT,
     Row,
     RowProblem,
@@ -37,20 +37,20 @@ from rollout.environment.row_validation import (
     shared_problem,
     warn_of_overlap,
 )
-from rollout.environment.startup import opened
-from rollout.environment.validation import LOCK_KEY, refuse_differences
-from rollout.loop.thinking import check_thoughts
-from rollout.trace.store import TraceStore
-from rollout.training.environments import Lock
-from rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
-from rollout.training.refusals import refuse
-from rollout.training.settings import share
-from rollout.types import ModelTokens
-from rollout.verl.agent_names import registered_agents, unknown_agents
-from rollout.verl.custom_reward import check_custom_reward
-from rollout.verl.modules import check_names, import_modules
-from rollout.verl.refusals import GIVEN, OF_THE_MACHINE, OF_THE_RUN, Run, check_environment
-from rollout.verl.settings import (
+from mcp_rollout.rollout.environment.startup import opened
+from mcp_rollout.rollout.environment.validation import LOCK_KEY, refuse_differences
+from mcp_rollout.rollout.loop.thinking import check_thoughts
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.training.environments import Lock
+from mcp_rollout.rollout.training.preflight import Shown, check_environments, check_turns, load_lock, longest_prompt
+from mcp_rollout.rollout.training.refusals import refuse
+from mcp_rollout.rollout.training.settings import share
+from mcp_rollout.rollout.types import ModelTokens
+from mcp_rollout.rollout.verl.agent_names import registered_agents, unknown_agents
+from mcp_rollout.rollout.verl.custom_reward import check_custom_reward
+from mcp_rollout.rollout.verl.modules import check_names, import_modules
+from mcp_rollout.rollout.verl.refusals import GIVEN, OF_THE_MACHINE, OF_THE_RUN, Run, check_environment
+from mcp_rollout.rollout.verl.settings import (
     KEY,
     TEMPLATE_KEY,
     Settings,
@@ -59,7 +59,7 @@ from rollout.verl.settings import (
     read_template,
     workers_per_node,
 )
-from rollout.verl.tool_agent_sessions import gateway_config
+from mcp_rollout.rollout.verl.tool_agent_sessions import gateway_config
 
 log = structlog.get_logger(__name__)
 
@@ -241,7 +241,7 @@ def _environment(row: Row, settings: Settings, config: DictConfig) -> Environmen
 
 def _tokens(config: DictConfig) -> ModelTokens:
     """Load the model's tokenizer and chat template as the trainer will use them."""
-    from rollout.tokens.verl_builder import load_tokens
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
 
     model = config.actor_rollout_ref.model
     template_kwargs: Any = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}))

@@ -17,25 +17,25 @@ from verl.tools.schemas import ToolResponse
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from gateway.errors import GatewayError
-from gateway.leases.session import Session
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.config import Environment
-from rollout.environment.sections import AgentConfig
-from rollout.environment.task import Task
-from rollout.loop.reward import score
-from rollout.loop.rubric import DIRECTORY as JUDGEMENTS
-from rollout.loop.spans import spans_of_this_program
-from rollout.loop.trajectory import recorded
-from rollout.tokens.verl_builder import ContinuousTokens
-from rollout.trace.events import UserEvent
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Shown
-from rollout.verl.agent_loop import MCPAgentLoop
-from rollout.verl.client import ATTEMPTS_KEY
-from rollout.verl.output import TurnRewardOutput, to_outputs
-from rollout.verl.runtime import WORKER, Runtime
-from rollout.verl.tool import CALLED, MCPTool, session_of
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import AgentConfig
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.loop.reward import score
+from mcp_rollout.rollout.loop.rubric import DIRECTORY as JUDGEMENTS
+from mcp_rollout.rollout.loop.spans import spans_of_this_program
+from mcp_rollout.rollout.loop.trajectory import recorded
+from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
+from mcp_rollout.rollout.trace.events import UserEvent
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Attempt, Call, Completion, Edit, FinishReason, Shown
+from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoop
+from mcp_rollout.rollout.verl.client import ATTEMPTS_KEY
+from mcp_rollout.rollout.verl.output import TurnRewardOutput, to_outputs
+from mcp_rollout.rollout.verl.runtime import WORKER, Runtime
+from mcp_rollout.rollout.verl.tool import CALLED, MCPTool, session_of
 
 
 class _Observed:

@@ -14,13 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 from verl.plugin.platform import get_platform
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-from rollout.environment.config import INCLUDED_CONFIGS, Environment
-from rollout.environment.sections import BranchAt, Strategy
-from rollout.loop.compaction import check_compaction
-from rollout.training.refusals import Refusal, refuse
-from rollout.training.samples import STRATEGY_KEY, several_samples
-from rollout.verl.modules import MODULES_KEY, external_modules, hidden_modules, registered_estimators
-from rollout.verl.settings import (
+from mcp_rollout.rollout.environment.config import INCLUDED_CONFIGS, Environment
+from mcp_rollout.rollout.environment.sections import BranchAt, Strategy
+from mcp_rollout.rollout.loop.compaction import check_compaction
+from mcp_rollout.rollout.training.refusals import Refusal, refuse
+from mcp_rollout.rollout.training.samples import STRATEGY_KEY, several_samples
+from mcp_rollout.rollout.verl.modules import MODULES_KEY, external_modules, hidden_modules, registered_estimators
+from mcp_rollout.rollout.verl.settings import (
     ESTIMATORS,
     KEY,
     TRAINER_MODE,
@@ -34,7 +34,7 @@ VERL = "verl 0.9.1"
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 _MODE_KEY, _ESTIMATOR_KEY, _SAMPLER = "trainer.v1.trainer_mode", "algorithm.adv_estimator", "trainer.v1.sampler"
 _ASYNC = ("colocate_async", "separate_async", *(mode for mode in TRAINER_MODES if mode != TRAINER_MODE))
-_OUR_SAMPLERS, _OUR_TRAINER = "rollout.verl.replay_buffer", "rollout.verl.trainer"
+_OUR_SAMPLERS, _OUR_TRAINER = "mcp_rollout.rollout.verl.replay_buffer", "mcp_rollout.rollout.verl.trainer"
 _LOCKED = ("sglang", "vllm")
 """Engines with a lock in constraints/, which are also the names of their modules."""
 _LOCKS = INCLUDED_CONFIGS.with_name("constraints")

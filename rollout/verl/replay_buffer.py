@@ -23,8 +23,14 @@ import structlog
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from rollout.training.statistics import BatchStatistics, ToolsChanged, TooManyFailures, check_failures, listed
-from rollout.verl.batch_statistics import statistics_collector
+from mcp_rollout.rollout.training.statistics import (
+    BatchStatistics,
+    ToolsChanged,
+    TooManyFailures,
+    check_failures,
+    listed,
+)
+from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
 
 log = structlog.get_logger(__name__)
 

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from rollout.environment.config import Environment
-from rollout.environment.reward_config import CUSTOM_PART, Component
-from rollout.errors import RewardError
-from rollout.loop.components import EXTRA_KEY, WorldScore, seen_by_rewards, users_reward
-from rollout.loop.reward import Judged, judged_messages
-from rollout.trace.record import Trace
-from rollout.verl.output import to_outputs
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component
+from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.loop.components import EXTRA_KEY, WorldScore, seen_by_rewards, users_reward
+from mcp_rollout.rollout.loop.reward import Judged, judged_messages
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.verl.output import to_outputs
 
 
 class ComputeScore(Protocol):

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from gateway.types import canonical_json
-from rollout.trace.record import Segment, Trace
+from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.rollout.trace.record import Segment, Trace
 
 TURNS_COLUMN, VERSIONS_COLUMN, COLUMN = "mcp_turns", "mcp_versions", "mcp"
 _START = "start"

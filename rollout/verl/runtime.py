@@ -13,21 +13,21 @@ from typing import Any
 import structlog
 from omegaconf import DictConfig, OmegaConf
 
-from gateway.catalogue.tool_config import LockEntry
-from gateway.gateway import Gateway
-from gateway.logs import configure_logs_by_default
-from rollout.environment.config import Environment
-from rollout.loop.agent import agent_settings
-from rollout.loop.clock import Clock
-from rollout.tokens.verl_builder import ContinuousTokens
-from rollout.trace.run_record import RunRecord, describe_run
-from rollout.trace.store import TraceStore
-from rollout.training.environments import Environments, Lock
-from rollout.training.gateways import Gateways, Recordings
-from rollout.training.statistics import TrajectoryStatistics
-from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.settings import Settings, limits_for, workers_per_node
-from rollout.verl.tool_agent_sessions import ToolAgentSessions
+from mcp_rollout.gateway.catalogue.tool_config import LockEntry
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.logs import configure_logs_by_default
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.loop.agent import agent_settings
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
+from mcp_rollout.rollout.trace.run_record import RunRecord, describe_run
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.training.environments import Environments, Lock
+from mcp_rollout.rollout.training.gateways import Gateways, Recordings
+from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
+from mcp_rollout.rollout.verl.settings import Settings, limits_for, workers_per_node
+from mcp_rollout.rollout.verl.tool_agent_sessions import ToolAgentSessions
 
 log = structlog.get_logger(__name__)
 _SAMPLING = ("temperature", "top_p", "top_k", "n", "prompt_length", "response_length", "val_kwargs", "name", "custom")

@@ -9,15 +9,15 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, PrivateAttr
 from verl.utils.import_utils import resolve_config_path
 
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.environment.reward_config import CUSTOM_PART
-from rollout.environment.sections import Section
-from rollout.loop.limits import Limits
-from rollout.tokens.chat_template import read_chat_template
-from rollout.training.settings import TrainingSettings, reward_parts
-from rollout.verl.custom_reward import CustomReward, verls_reward, with_verls_reward
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART
+from mcp_rollout.rollout.environment.sections import Section
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.tokens.chat_template import read_chat_template
+from mcp_rollout.rollout.training.settings import TrainingSettings, reward_parts
+from mcp_rollout.rollout.verl.custom_reward import CustomReward, verls_reward, with_verls_reward
 
 KEY = "actor_rollout_ref.rollout.custom.mcp"
 TEMPLATE_KEY = "actor_rollout_ref.model.custom_chat_template"

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from gateway.errors import ConfigError
-from rollout.environment.config import environment_names
-from rollout.shards.director import shard_director
-from rollout.verl.settings import Settings
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import environment_names
+from mcp_rollout.rollout.shards.director import shard_director
+from mcp_rollout.rollout.verl.settings import Settings
 
 
 def held_director(config: DictConfig) -> Any:

@@ -12,14 +12,14 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from gateway.catalogue.tool_config import LockEntry, lock_entry
-from gateway.errors import ConfigError, GatewayError
-from gateway.leases.session import Session
-from gateway.types import ContentKind, ToolResult
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.validation import LOCK_KEY
-from rollout.tokens.images import read_image
-from rollout.verl.runtime import WORKER
+from mcp_rollout.gateway.catalogue.tool_config import LockEntry, lock_entry
+from mcp_rollout.gateway.errors import ConfigError, GatewayError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import ContentKind, ToolResult
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.validation import LOCK_KEY
+from mcp_rollout.rollout.tokens.images import read_image
+from mcp_rollout.rollout.verl.runtime import WORKER
 
 CALLED: ContextVar[list[ToolResult | GatewayError]] = ContextVar("mcp_rollout_called")
 """Set by a loop that wants to know what a call gave, before verl makes a `ToolResponse` of it; for one call."""

@@ -15,15 +15,15 @@ import ray
 import ray.util
 from verl.experimental.agent_loop.tool_agent_loop import AgentData
 
-from gateway.catalogue.tool_config import LockEntry
-from gateway.config.models import GatewayConfig
-from gateway.config.servers_file import load_servers
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.environment.config import load_environment
-from rollout.environment.validation import refuse_differences
-from rollout.training.gateways import ContextTasks, Gateways
-from rollout.training.settings import share
+from mcp_rollout.gateway.catalogue.tool_config import LockEntry
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.config.servers_file import load_servers
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.validation import refuse_differences
+from mcp_rollout.rollout.training.gateways import ContextTasks, Gateways
+from mcp_rollout.rollout.training.settings import share
 
 _WORKER_NAME = "agent_loop_worker_"
 TASK_KEY = "mcp"

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import transfer_queue as tq
 
-from rollout.trace.trained_segment import TrainedSegment, digest
-from rollout.verl.output import SEGMENT_KEY, TRACE_KEY
-from rollout.verl.rolled_out import VERSIONS_COLUMN
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, digest
+from mcp_rollout.rollout.verl.output import SEGMENT_KEY, TRACE_KEY
+from mcp_rollout.rollout.verl.rolled_out import VERSIONS_COLUMN
 
 _PARTITION = "train"
 _COLUMNS = (

@@ -27,18 +27,25 @@ from verl.utils.debug import marked_timer
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from gateway.private_files import replacing
-from rollout.decoding.sampling import end_ids
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import TrainedSegment
-from rollout.training.statistics import BatchStatistics
-from rollout.verl.agent_workers import MOST_ATTEMPTS
-from rollout.verl.batch_statistics import statistics_collector
-from rollout.verl.client import AttemptsClient
-from rollout.verl.estimators import columns_of
-from rollout.verl.replay_buffer import BatchChecks, Sampled, metrics_of
-from rollout.verl.settings import COLOCATE_MODE, ESTIMATORS, SEPARATE_MODE, TRAINER_MODE, Settings, groups_per_update
-from rollout.verl.trained_batch import dropped_segments, real_keys, trained_segments, trajectory_metrics
+from mcp_rollout.gateway.private_files import replacing
+from mcp_rollout.rollout.decoding.sampling import end_ids
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.rollout.training.statistics import BatchStatistics
+from mcp_rollout.rollout.verl.agent_workers import MOST_ATTEMPTS
+from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
+from mcp_rollout.rollout.verl.client import AttemptsClient
+from mcp_rollout.rollout.verl.estimators import columns_of
+from mcp_rollout.rollout.verl.replay_buffer import BatchChecks, Sampled, metrics_of
+from mcp_rollout.rollout.verl.settings import (
+    COLOCATE_MODE,
+    ESTIMATORS,
+    SEPARATE_MODE,
+    TRAINER_MODE,
+    Settings,
+    groups_per_update,
+)
+from mcp_rollout.rollout.verl.trained_batch import dropped_segments, real_keys, trained_segments, trajectory_metrics
 
 log = structlog.get_logger(__name__)
 

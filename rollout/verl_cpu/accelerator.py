@@ -4,6 +4,6 @@ configs/engine/cpu.yaml names this module first in VERL_USE_EXTERNAL_MODULES: ve
 module that asks for the platform, and the preflight imports it in the process that the user starts.
 """
 
-from rollout.verl_cpu.platform import register
+from mcp_rollout.rollout.verl_cpu.platform import register
 
 register()

@@ -3,7 +3,7 @@
 verl's processes import it by VERL_USE_EXTERNAL_MODULES, which configs/engine/transformers.yaml sets.
 """
 
-from rollout.verl_cpu import ROLLOUT_NAME
-from rollout.verl_cpu.platform import register_rollouts
+from mcp_rollout.rollout.verl_cpu import ROLLOUT_NAME
+from mcp_rollout.rollout.verl_cpu.platform import register_rollouts
 
 register_rollouts(ROLLOUT_NAME)

@@ -22,14 +22,14 @@ from verl.utils import distributed
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from rollout.verl_cpu import ROLLOUT_NAME
+from mcp_rollout.rollout.verl_cpu import ROLLOUT_NAME
 
 PYTHON_VARIABLE = "MCP_ROLLOUT_PYTHON"
 
 _ROLLOUTS = {
-    ROLLOUT_NAME: ("rollout.verl_cpu.replica", "TransformersAdapter", "TransformersReplica"),
+    ROLLOUT_NAME: ("mcp_rollout.rollout.verl_cpu.replica", "TransformersAdapter", "TransformersReplica"),
     # verl's own SGLang rollout, importable here because stand-ins replace SGLang's GPU packages.
-    "sglang": ("rollout.verl_cpu.sglang_replica", "SGLangCPUAdapter", "SGLangCPUReplica"),
+    "sglang": ("mcp_rollout.rollout.verl_cpu.sglang_replica", "SGLangCPUAdapter", "SGLangCPUReplica"),
 }
 """Module, adapter and replica by the value of `actor_rollout_ref.rollout.name`."""
 
@@ -38,7 +38,7 @@ class UnsupportedVerl(RuntimeError):
     """The installed verl lacks something that this package registers with."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}; rollout.verl_cpu is written for verl 0.9.1, install that version")
+        super().__init__(f"{what}; mcp_rollout.rollout.verl_cpu is written for verl 0.9.1, install that version")
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -47,7 +47,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _device_module() -> ModuleType:
     """The namespace that verl uses like `torch.cuda`. A CPU has no allocator of its own: memory is 0 bytes."""
-    module = ModuleType("rollout.verl_cpu.device")
+    module = ModuleType("mcp_rollout.rollout.verl_cpu.device")
     memory = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
     module.__dict__.update(
         dict.fromkeys(memory, lambda *_: 0),

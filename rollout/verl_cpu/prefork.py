@@ -4,7 +4,7 @@
 A verl job on one machine has about eight worker processes, each of which spends ten seconds of CPU time on importing
 torch, transformers and verl. As Ray's `runtime_env.py_executable` this module replaces the interpreter of a worker:
 
-    python -m rollout.verl_cpu.prefork [--preload MODULE,...] SCRIPT [ARGUMENT ...]
+    python -m mcp_rollout.rollout.verl_cpu.prefork [--preload MODULE,...] SCRIPT [ARGUMENT ...]
 
 The first start forks a server, whose socket is in a directory of its own next to the raylet's: a request has the
 environment of a worker, and Ray's directories are open to all users of the machine. The server imports the modules
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PRELOAD = (
-    "rollout.verl_cpu.actor_class_ids,"  # before any module that defines an actor
-    "verl.trainer.main_ppo,verl.trainer.ppo.v1,verl.workers.engine_workers,rollout.verl_cpu.replica"
+    "mcp_rollout.rollout.verl_cpu.actor_class_ids,"  # before any module that defines an actor
+    "verl.trainer.main_ppo,verl.trainer.ppo.v1,verl.workers.engine_workers,mcp_rollout.rollout.verl_cpu.replica"
 )
 
 _REQUEST_TIMEOUT_S = 10.0
@@ -54,7 +54,9 @@ def _raylet_directory(arguments: list[str]) -> Path:
     for argument in arguments:
         if argument.startswith("--raylet-name="):
             return Path(argument.partition("=")[2]).parent
-    raise SystemExit("rollout.verl_cpu.prefork: no --raylet-name among the arguments; it starts Ray workers only")
+    raise SystemExit(
+        "mcp_rollout.rollout.verl_cpu.prefork: no --raylet-name among the arguments; it starts Ray workers only"
+    )
 
 
 def _own_directory(raylet: Path) -> int:
@@ -68,10 +70,12 @@ def _own_directory(raylet: Path) -> int:
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise SystemExit(f"rollout.verl_cpu.prefork: {path} is not a directory of its own: {error}") from error
+        raise SystemExit(
+            f"mcp_rollout.rollout.verl_cpu.prefork: {path} is not a directory of its own: {error}"
+        ) from error
     found = os.fstat(directory)
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise SystemExit(f"rollout.verl_cpu.prefork: {path} is another user's or open to others: remove it")
+        raise SystemExit(f"mcp_rollout.rollout.verl_cpu.prefork: {path} is another user's or open to others: remove it")
     return directory
 
 
@@ -105,7 +109,7 @@ def _connect(raylet_directory: Path, preload: str) -> socket.socket:
             connection.connect(address)
     os.close(directory)
     if not _is_own(connection):
-        raise SystemExit("rollout.verl_cpu.prefork: the server is another user's")
+        raise SystemExit("mcp_rollout.rollout.verl_cpu.prefork: the server is another user's")
     return connection
 
 

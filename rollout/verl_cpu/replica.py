@@ -15,8 +15,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from rollout.verl_cpu import ROLLOUT_NAME
-from rollout.verl_cpu.server import ServerOptions, TransformersServer
+from mcp_rollout.rollout.verl_cpu import ROLLOUT_NAME
+from mcp_rollout.rollout.verl_cpu.server import ServerOptions, TransformersServer
 
 Weights = Generator[tuple[str, torch.Tensor], None, None] | AsyncGenerator[tuple[str, torch.Tensor], None]
 

@@ -19,12 +19,12 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 
-from gateway.config.pydantic_errors import validate
-from gateway.private_files import make_private, private
-from rollout.decoding.batch import Ending, Request
-from rollout.decoding.decoder import Decoder
-from rollout.decoding.sampling import Sampling, end_ids
-from rollout.verl_cpu import ROLLOUT_NAME
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.private_files import make_private, private
+from mcp_rollout.rollout.decoding.batch import Ending, Request
+from mcp_rollout.rollout.decoding.decoder import Decoder
+from mcp_rollout.rollout.decoding.sampling import Sampling, end_ids
+from mcp_rollout.rollout.verl_cpu import ROLLOUT_NAME
 
 
 class ServerOptions(BaseModel):

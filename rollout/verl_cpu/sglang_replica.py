@@ -13,7 +13,7 @@ from typing import Any
 import ray
 import torch
 
-from rollout.verl_cpu import sglang_server, sglang_shim
+from mcp_rollout.rollout.verl_cpu import sglang_server, sglang_shim
 
 sglang_shim.install()
 

@@ -1,7 +1,7 @@
 # pyright: reportMissingImports=false
 """SGLang's own HTTP server on a machine without a GPU, and entry points for the processes that SGLang spawns.
 
-    python -m rollout.verl_cpu.sglang_server --model-path MODEL --port PORT [any option of sglang.launch_server]
+    python -m mcp_rollout.rollout.verl_cpu.sglang_server --model-path MODEL --port PORT [OPTIONS OF SGLANG]
 
 Imports neither verl nor ray: a spawned process imports this module to find its entry point.
 """
@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from rollout.verl_cpu import sglang_shim
+from mcp_rollout.rollout.verl_cpu import sglang_shim
 
 # SGLang parallelises by processes, so on few cores each gets one thread. torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -40,7 +40,7 @@ def install() -> None:
     if any(isinstance(finder, _StandIns) for finder in sys.meta_path):
         return
     if "sglang" in sys.modules:
-        raise RuntimeError("rollout.verl_cpu.sglang_shim must be installed before sglang is imported")
+        raise RuntimeError("mcp_rollout.rollout.verl_cpu.sglang_shim must be installed before sglang is imported")
     _cache_real_availability()
     _expose_image_processors()
     # Last, so that it finds only what no other finder has.

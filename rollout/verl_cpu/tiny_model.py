@@ -1,7 +1,7 @@
 # pyright: basic
 """A Qwen3 with random weights, small enough to train on two CPU cores, and its tokenizer; made offline.
 
-    python -m rollout.verl_cpu.tiny_model OUT [--corpus FILE ...] [--hidden 128] [--layers 4]
+    python -m mcp_rollout.rollout.verl_cpu.tiny_model OUT [--corpus FILE ...] [--hidden 128] [--layers 4]
 
 It cannot do anything yet; it is for running rollouts and training end to end without a download or a GPU.
 """
@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rollout.extras import install_command
+from mcp_rollout.rollout.extras import install_command
 
 try:
     import torch
@@ -128,7 +128,7 @@ def _tokenizer(corpus: Sequence[str], vocab_size: int, min_frequency: int) -> Pr
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m rollout.verl_cpu.tiny_model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m mcp_rollout.rollout.verl_cpu.tiny_model", description=__doc__)
     parser.add_argument("out", type=Path, help="directory to write, made if it is missing")
     parser.add_argument("--corpus", type=Path, nargs="*", default=[], metavar="FILE", help="texts to learn pieces from")
     parser.add_argument("--hidden", type=int, default=128, help="model width, a multiple of 64")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from gateway.server_events import ServerEvents
-from rollout.trace.events import ToolEvent
-from rollout.trace.record import Trace, Turn
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.rollout.trace.events import ToolEvent
+from mcp_rollout.rollout.trace.record import Trace, Turn
 
 Bar = dict[str, Any]
 """An interval of the timeline: `kind`, `turn`, `start` and `length` in seconds, `label`."""

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from gateway.errors import ConfigError
-from rollout.extras import parquet_needed
-from rollout.trace.entries import Entry
-from rollout.trace.files import Skipped
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, TokenIds, read_run_records
-from rollout.trace.trained_segment import TrainedSegment, trained_files
-from rollout.viewer.filters import condition, quoted
-from rollout.viewer.token_view import TokenTexts, token_texts
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.extras import parquet_needed
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.files import Skipped
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, TokenIds, read_run_records
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, trained_files
+from mcp_rollout.rollout.viewer.filters import condition, quoted
+from mcp_rollout.rollout.viewer.token_view import TokenTexts, token_texts
 
 GROUP = "CASE uid WHEN '' THEN task || ' ' || seed || ' ' || row ELSE uid END"
 """An SQL expression that is equal for the siblings of one run, environment and step."""
@@ -139,7 +139,7 @@ def _trained_of(home: Path, ids: Iterable[str], step: int, skipped: Skipped) -> 
     if not trained_files(home):
         return found
     with parquet_needed(str(home)):
-        from rollout.trace.trained import read_trained
+        from mcp_rollout.rollout.trace.trained import read_trained
     for each in read_trained(home, trace=wanted, step=step, skipped=skipped):
         found.setdefault(each.trace, []).append(each)
     # The step's file first: to look through the files of all steps takes far longer.

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rollout.trace.entries import Entry
-from rollout.trace.events import ORDINARY
-from rollout.trace.record import Trace
-from rollout.trace.trained_segment import TrainedSegment
-from rollout.viewer.filters import TRUNCATED, UNREADABLE, condition
-from rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.events import ORDINARY
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.rollout.viewer.filters import TRUNCATED, UNREADABLE, condition
+from mcp_rollout.rollout.viewer.finding import EXAMPLES, Example, Found, MovedToken, Scope, check, title_of
 
 LOW_SHARE = 0.5
 """A reward of at most this share of the environment's best one is low."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rollout.viewer import error_kinds, index_findings, record_findings
-from rollout.viewer.directory import Directory
-from rollout.viewer.finding import Check, Finding, Scope
+from mcp_rollout.rollout.viewer import error_kinds, index_findings, record_findings
+from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.finding import Check, Finding, Scope
 
 MOST_SCOPES = 12
 """Runs and environments that are explained, those with most trajectories first."""

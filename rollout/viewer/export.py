@@ -16,14 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gateway.errors import ConfigError
-from gateway.private_files import make_private, write_private
-from rollout.trace.entries import Entry
-from rollout.trace.reader import Traces
-from rollout.viewer.assets import LICENSE, SCRIPT, STYLE, content, exported_page
-from rollout.viewer.directory import GROUP
-from rollout.viewer.explain import explain
-from rollout.viewer.pages import LISTED, Pages, to_json
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.private_files import make_private, write_private
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.viewer.assets import LICENSE, SCRIPT, STYLE, content, exported_page
+from mcp_rollout.rollout.viewer.directory import GROUP
+from mcp_rollout.rollout.viewer.explain import explain
+from mcp_rollout.rollout.viewer.pages import LISTED, Pages, to_json
 
 CHUNK_BYTES = 2**20
 """Size from which on a data file is complete: a browser loads one for each trajectory that is opened."""

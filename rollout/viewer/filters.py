@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import isfinite
 
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 SPLITS = {"train": "NOT validate AND step IS NOT NULL", "held-out": "validate", "evaluation": "step IS NULL"}
 TRUNCATED = ("turn_limit", "user_turn_limit", "tool_call_limit", "token_limit", "time_limit", "filtered", "bad_summary")

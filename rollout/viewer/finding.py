@@ -9,9 +9,9 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from rollout.trace.entries import Entry
-from rollout.viewer.directory import Directory
-from rollout.viewer.filters import condition
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.filters import condition
 
 T = TypeVar("T")
 EXAMPLES = 3

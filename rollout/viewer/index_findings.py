@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollout.viewer.directory import GROUP
-from rollout.viewer.filters import TRUNCATED, UNREADABLE, condition, quoted
-from rollout.viewer.finding import Found, Scope, check
+from mcp_rollout.rollout.viewer.directory import GROUP
+from mcp_rollout.rollout.viewer.filters import TRUNCATED, UNREADABLE, condition, quoted
+from mcp_rollout.rollout.viewer.finding import Found, Scope, check
 
 STUCK_SHARE = 0.9
 BEST_SHARE = 0.1

@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gateway.errors import ConfigError
-from rollout.trace.entries import COLUMNS, Entry
-from rollout.viewer.conversation import conversation
-from rollout.viewer.directory import Directory
-from rollout.viewer.filters import SPLITS
-from rollout.viewer.series import series
-from rollout.viewer.siblings import advantage, compared, same_task, siblings_of
-from rollout.viewer.token_view import tokens_view
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.entries import COLUMNS, Entry
+from mcp_rollout.rollout.viewer.conversation import conversation
+from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.filters import SPLITS
+from mcp_rollout.rollout.viewer.series import series
+from mcp_rollout.rollout.viewer.siblings import advantage, compared, same_task, siblings_of
+from mcp_rollout.rollout.viewer.token_view import tokens_view
 
 PAGE_SIZE = 100
 LISTED = (

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from gateway.errors import ConfigError
-from rollout.trace.files import Skipped, files_of
-from rollout.trace.reader import Traces
-from rollout.viewer.directory import Directory
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.files import Skipped, files_of
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.viewer.directory import Directory
 
 log = structlog.get_logger(__name__)
 P = TypeVar("P")

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_wire.control_text import SPELLING
-from rollout.trace.drift import CallSeen, calls_seen, drifts
-from rollout.trace.entries import Entry
-from rollout.trace.record import Trace
-from rollout.trace.trained_segment import digest
-from rollout.viewer.finding import EXAMPLES, Example, Found, Scope, check, title_of
+from mcp_rollout.mcp_wire.control_text import SPELLING
+from mcp_rollout.rollout.trace.drift import CallSeen, calls_seen, drifts
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.trained_segment import digest
+from mcp_rollout.rollout.viewer.finding import EXAMPLES, Example, Found, Scope, check, title_of
 
 MOST_RECORDS = 256
 COPIED_SHARE = 0.25

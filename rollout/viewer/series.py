@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from rollout.viewer.directory import GROUP, Runs
-from rollout.viewer.filters import TRUNCATED
+from mcp_rollout.rollout.viewer.directory import GROUP, Runs
+from mcp_rollout.rollout.viewer.filters import TRUNCATED
 
 _SUMS = {
     "count": "count(*)",

@@ -16,13 +16,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import ConfigError
-from mcp_wire.door import LOOPBACK, named_host
-from rollout.viewer.assets import PAGE, content
-from rollout.viewer.directory import Directory
-from rollout.viewer.explain import explain
-from rollout.viewer.pages import Pages, to_json
-from rollout.viewer.reading import Explaining, Reader, Refreshing
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.mcp_wire.door import LOOPBACK, named_host
+from mcp_rollout.rollout.viewer.assets import PAGE, content
+from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.explain import explain
+from mcp_rollout.rollout.viewer.pages import Pages, to_json
+from mcp_rollout.rollout.viewer.reading import Explaining, Reader, Refreshing
 
 # The page shows what a model and foreign servers wrote: no text of theirs may become script, style or a request.
 POLICY = "; ".join(

@@ -8,13 +8,13 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any
 
-from gateway.differences import shared_beginning
-from rollout.trace.entries import Entry
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.trained_segment import TrainedSegment
-from rollout.viewer.directory import Runs
-from rollout.viewer.filters import quoted
+from mcp_rollout.gateway.differences import shared_beginning
+from mcp_rollout.rollout.trace.entries import Entry
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.rollout.viewer.directory import Runs
+from mcp_rollout.rollout.viewer.filters import quoted
 
 MOST_SIBLINGS = 64
 MOST_STEPS = 400

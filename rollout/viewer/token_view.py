@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rollout.tokens.chatml import SPECIAL
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, file_digest
-from rollout.trace.segment import Segment
-from rollout.trace.trained_segment import TrainedSegment, digest
+from mcp_rollout.rollout.tokens.chatml import SPECIAL
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, file_digest
+from mcp_rollout.rollout.trace.segment import Segment
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, digest
 
 TOKENIZER = "tokenizer.json"
 

@@ -12,7 +12,7 @@ from conformance_suite import Checks, passed, play_suite
 from programs import listening_program
 from served import served
 
-from gateway import GatewayConfig
+from mcp_rollout import GatewayConfig
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from field_cases import FieldCase, field_cases
 
-from rollout.environment.matching import Match, matches
+from mcp_rollout.rollout.environment.matching import Match, matches
 
 
 @pytest.mark.parametrize("case", field_cases("answers"))

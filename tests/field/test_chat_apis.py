@@ -16,15 +16,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from worlds import environment, opened, task
 
-from rollout.engines.chat import BUDGET
-from rollout.engines.chat_endpoints import opened_endpoint
-from rollout.engines.engine import EngineOptions
-from rollout.engines.timeouts import Timeouts
-from rollout.environment.task import Origin
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.rollout.engines.chat import BUDGET
+from mcp_rollout.rollout.engines.chat_endpoints import opened_endpoint
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 pytestmark = pytest.mark.anyio
 ANSWER = {"message": {"role": "assistant", "content": "Done."}}

@@ -15,7 +15,7 @@ import pytest
 from field_cases import FieldCase, field_cases
 from scripted_server import HttpServer, Script
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
 
 PROGRAM = Path(__file__).parents[1] / "support" / "scripted_server.py"
 

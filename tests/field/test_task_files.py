@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from field_cases import FieldCase, field_cases
 
-from gateway.errors import ConfigError, faults_of
-from rollout.environment.task_file import FileTask, read_tasks
+from mcp_rollout.gateway.errors import ConfigError, faults_of
+from mcp_rollout.rollout.environment.task_file import FileTask, read_tasks
 
 
 def written(directory: Path, rows: list[dict[str, Any]] | str, by: str) -> Path:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from mangling import mangled
 from trace_samples import recorded_trace
 
-from gateway.cassette.lines import named, unnamed
-from gateway.cassette.reading import Cassette
-from gateway.errors import ConfigError
-from rollout.trace.journal import to_json
-from rollout.trace.store import read_traces
+from mcp_rollout.gateway.cassette.lines import named, unnamed
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.journal import to_json
+from mcp_rollout.rollout.trace.store import read_traces
 
 QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 MARKS = (b"{", b"}", b'"', b"null", b"-1", b"1e999", b"[]", b"\\ud800", b"\xff", b"\0")

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, SchemaError
 from mangling import JSON
 
-from gateway.config.models import ServerConfig
-from gateway.connection.redaction import REDACTED, Redactor
-from gateway.schemas.arguments import prepare
-from gateway.schemas.compiled import Program, TooMuch
-from gateway.schemas.subschemas import Unchecked
-from gateway.types import ToolDefinition
-from rollout.formats import FORMATS
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.redaction import REDACTED, Redactor
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.schemas.compiled import Program, TooMuch
+from mcp_rollout.gateway.schemas.subschemas import Unchecked
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.formats import FORMATS
 
 KEYWORDS: dict[str, st.SearchStrategy[Any]] = {
     "type": st.sampled_from(["object", "array", "string", "integer", "number", "boolean", "null", ["string", "null"]]),

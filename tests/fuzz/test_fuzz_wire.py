@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mangling import JSON, cut, mangled
 
-from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
-from gateway.transport.messages import parse_message, read_json, read_line
-from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import DirectAnswer, Request
-from mcp_wire.http_server import protocol
-from mcp_wire.lines import LineSplitter, Oversize
+from mcp_rollout.gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
+from mcp_rollout.gateway.transport.messages import parse_message, read_json, read_line
+from mcp_rollout.mcp_wire.http_connections import Connections
+from mcp_rollout.mcp_wire.http_request import DirectAnswer, Request
+from mcp_rollout.mcp_wire.http_server import protocol
+from mcp_rollout.mcp_wire.lines import LineSplitter, Oversize
 
 MESSAGES = st.fixed_dictionaries(
     {"jsonrpc": st.just("2.0"), "id": st.integers(-9, 9) | st.text(max_size=4)},

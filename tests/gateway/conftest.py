@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway import GatewayConfig
+from mcp_rollout import GatewayConfig
 
 MINI = Path(__file__).with_name("mini_server.py")
 

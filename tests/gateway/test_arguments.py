@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.schemas.arguments import prepare
-from gateway.types import ToolDefinition, canonical_json
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.types import ToolDefinition, canonical_json
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -30,10 +30,11 @@ from breaking import (
 from mcp.client.streamable_http import streamable_http_client
 from storm import LANES, Storm, config
 
-from gateway import Gateway, GatewayError, Role, Session
-from gateway.config.models import ServerConfig
-from gateway.errors import DeliveryUnknown, HarnessError, ServerUnavailable
-from gateway.transport.delivery import Broke, Sent, Verdict, verdict
+from mcp_rollout import Gateway, GatewayError, Session
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import DeliveryUnknown, HarnessError, ServerUnavailable
+from mcp_rollout.gateway.transport.delivery import Broke, Sent, Verdict, verdict
+from mcp_rollout.gateway.types import Role
 
 STDIO = Path(__file__).with_name("breaking_server.py")
 STDIO_BREAKS = (
@@ -214,7 +215,9 @@ async def test_a_foreign_http_transport_words_faults_as_if_the_server_had_answer
 async def test_over_stdio_no_call_runs_twice_that_may_do_harm(
     scope: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.sdk.is_known", known)  # of a release of mcp that is not, the public calls are used
+    monkeypatch.setattr(
+        "mcp_rollout.gateway.sdk.is_known", known
+    )  # of a release of mcp that is not, the public calls are used
     found = await storm_over_stdio(150, tmp_path, seed=scope, scope=scope)
     assert found["result"] and found["delivery_unknown"] and found["error result"], found
     # A process of a trajectory's own takes its state along, and no call is sent to another one.

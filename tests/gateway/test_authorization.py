@@ -18,15 +18,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gateway.config.calls import SamplingConfig
-from gateway.config.models import ServerConfig
-from gateway.connection.answerers import Sampler
-from gateway.connection.in_flight import Question
-from gateway.connection.redaction import Secrets
-from gateway.transport.delivery import Delivery
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_exchange import Exchanges
-from gateway.transport.oauth import Authority, AuthorizationFailed
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.answerers import Sampler
+from mcp_rollout.gateway.connection.in_flight import Question
+from mcp_rollout.gateway.connection.redaction import Secrets
+from mcp_rollout.gateway.transport.delivery import Delivery
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.http_exchange import Exchanges
+from mcp_rollout.gateway.transport.oauth import Authority, AuthorizationFailed
 
 pytestmark = pytest.mark.anyio
 CALLERS = 64

@@ -10,9 +10,9 @@ import anyio.lowlevel
 import pytest
 from mcp.server.mcpserver import MCPServer
 
-from gateway import Gateway, GatewayConfig
-from gateway.schemas.arguments import prepare
-from gateway.types import CallFault, ToolDefinition
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.types import CallFault, ToolDefinition
 
 pytestmark = pytest.mark.anyio
 COUNT: dict[str, Any] = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}

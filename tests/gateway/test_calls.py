@@ -12,10 +12,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, ImageContent, TextContent
 from structlog.testing import capture_logs
 
-from gateway import ConfigError, Gateway, GatewayConfig, ServerConfig
-from gateway.errors import CallTimeout, HarnessError, ProtocolError
-from gateway.types import ContentKind, Role
-from mcp_servers.kit import InProcess
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, ServerConfig
+from mcp_rollout.gateway.errors import CallTimeout, HarnessError, ProtocolError
+from mcp_rollout.gateway.types import ContentKind, Role
+from mcp_rollout.mcp_servers.kit import InProcess
 
 pytestmark = pytest.mark.anyio
 IN_PROCESS = {"factory": "unused:unused", "required": True}
@@ -37,8 +37,8 @@ def every_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param != "served by the SDK":
         monkeypatch.setitem(SERVED, "here", InProcess)
     if "unknown" in request.param:
-        monkeypatch.setattr("gateway.sdk.is_known", False)
-        monkeypatch.setattr("mcp_servers.kit.sdk.is_known", False)
+        monkeypatch.setattr("mcp_rollout.gateway.sdk.is_known", False)
+        monkeypatch.setattr("mcp_rollout.mcp_servers.kit.sdk.is_known", False)
 
 
 async def test_results_come_back_in_every_kind_of_content() -> None:

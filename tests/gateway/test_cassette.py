@@ -16,16 +16,16 @@ from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
-from gateway.cassette.lines import RecordedResult, unnamed
-from gateway.cassette.reading import SUFFIX, Cassette
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Missing, Replay
-from gateway.config.models import GatewayConfig
-from gateway.errors import CallTimeout, ConfigError, HarnessError, ReplayMismatch
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from gateway.server_events import ServerEvents
-from gateway.types import REWARD_META, ToolResult
+from mcp_rollout.gateway.cassette.lines import RecordedResult, unnamed
+from mcp_rollout.gateway.cassette.reading import SUFFIX, Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Missing, Replay
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.errors import CallTimeout, ConfigError, HarnessError, ReplayMismatch
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.server_events import ServerEvents
+from mcp_rollout.gateway.types import REWARD_META, ToolResult
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 ROLE = "mcp-rollout/role"
@@ -410,7 +410,7 @@ async def test_a_server_that_was_ended_for_its_memory_is_gone_in_the_replay_too(
 async def test_a_session_that_is_not_recorded_sends_as_before(tmp_path: Path) -> None:
     """Nothing of cassettes is on the path of a call: the class that sends is the plain one."""
     async with Gateway(config(), connect=lambda *_: Shop().server) as gateway, lease(gateway) as session:
-        assert type(session.sending).__module__ == "gateway.leases.sending"
+        assert type(session.sending).__module__ == "mcp_rollout.gateway.leases.sending"
         assert REWARD_META not in (await session.call("add", {"n": 1})).meta
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
-from gateway import ConfigError, Gateway, GatewayConfig, Role, ToolDefinition, load_servers
-from gateway.catalogue.names import expose
-from gateway.catalogue.overrides import select_tools, without
-from gateway.config.models import ServerConfig
-from gateway.errors import faults_of
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, ToolDefinition, load_servers
+from mcp_rollout.gateway.catalogue.names import expose
+from mcp_rollout.gateway.catalogue.overrides import select_tools, without
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import faults_of
+from mcp_rollout.gateway.types import Role
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway import ConfigError, Scope, ServerConfig, load_servers
-from gateway.config.models import Kind
-from gateway.config.pydantic_errors import validate
-from gateway.config.variables import child_env, expand
+from mcp_rollout import ConfigError, ServerConfig, load_servers
+from mcp_rollout.gateway.config.models import Kind
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.config.variables import child_env, expand
+from mcp_rollout.gateway.types import Scope
 
 
 def written(tmp_path: Path, data: Any, name: str = "servers.json") -> Path:

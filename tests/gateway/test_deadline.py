@@ -10,7 +10,7 @@ import anyio
 import pytest
 from clock import Clock
 
-from gateway.connection.deadline import Deadline, Deadlines
+from mcp_rollout.gateway.connection.deadline import Deadline, Deadlines
 
 pytestmark = pytest.mark.anyio
 

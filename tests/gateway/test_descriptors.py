@@ -20,7 +20,7 @@ LIMIT, URL, TOOL, CALLS = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.ar
 resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
 
 import anyio
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 
 async def main():
@@ -85,7 +85,7 @@ FEW = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 import anyio
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 async def main(sessions, **entry):
     async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}, "max_sessions": sessions})):
@@ -127,8 +127,8 @@ def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended
 
 SESSIONS = """
 import anyio
-from gateway import Gateway, GatewayConfig
-from gateway.leases import opening
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.leases import opening
 from benchmarks.echo_server import http_server
 
 opening.http_posts_at_once = lambda: 4

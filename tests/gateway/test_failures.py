@@ -16,8 +16,8 @@ import pytest
 from breaking import BreakingSse, breaking
 from clock import Clock
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session
-from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable, WorldLost
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
+from mcp_rollout.gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable, WorldLost
 
 pytestmark = pytest.mark.anyio
 BREAKING = Path(__file__).with_name("breaking_server.py")
@@ -245,7 +245,7 @@ def test_servers_die_with_a_worker_that_is_killed(mini: Entry, tmp_path: Path) -
     worker.write_text(
         textwrap.dedent("""
         import json, sys, anyio
-        from gateway import Gateway, GatewayConfig
+        from mcp_rollout import Gateway, GatewayConfig
 
         async def main():
             async with Gateway(GatewayConfig.model_validate(json.loads(sys.argv[1]))) as gate:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import MCPServer
 
-from gateway import ConfigError, Gateway, GatewayConfig, ToolDefinition
-from gateway.catalogue.overrides import select_tools, without
-from gateway.config.models import ServerConfig
-from gateway.schemas.arguments import prepare
-from gateway.schemas.check import check_value
-from gateway.types import canonical_json
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, ToolDefinition
+from mcp_rollout.gateway.catalogue.overrides import select_tools, without
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.schemas.check import check_value
+from mcp_rollout.gateway.types import canonical_json
 
 Config = Callable[..., GatewayConfig]
 

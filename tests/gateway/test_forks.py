@@ -19,11 +19,11 @@ import pytest
 from forking import SERVER, ask, config, leases
 
 from benchmarks.server_programs import sweepers_of
-from gateway import Gateway, GatewayError
-from gateway.config.models import ServerConfig
-from gateway.errors import WorldLost
-from gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
-from gateway.transport.python_program import PythonProgram, python_program
+from mcp_rollout import Gateway, GatewayError
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import WorldLost
+from mcp_rollout.gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
+from mcp_rollout.gateway.transport.python_program import PythonProgram, python_program
 
 pytestmark = pytest.mark.anyio
 
@@ -369,7 +369,7 @@ WORKER = """
 import json
 import anyio
 from forking import ask, config, leases
-from gateway import Gateway
+from mcp_rollout import Gateway
 
 async def main():
     async with Gateway(config()) as gateway, leases(gateway, 1) as (session,):

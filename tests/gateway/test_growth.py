@@ -18,13 +18,12 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from serving import serving
 
-import gateway
-from gateway import Gateway, GatewayConfig, Session
-from gateway.leases import sweeper
-from mcp_servers.kit import Harness, InProcess
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.leases import sweeper
+from mcp_rollout.mcp_servers.kit import Harness, InProcess
 
 pytestmark = pytest.mark.anyio
-OURS = str(Path(gateway.__file__).parent)
+OURS = str(Path(sweeper.__file__).parents[1])
 FORKED = Path(__file__).with_name("forking_server.py")
 
 

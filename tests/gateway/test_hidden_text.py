@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.server.mcpserver import MCPServer
 
-from gateway import Gateway, GatewayConfig, ToolDefinition
-from gateway.catalogue.hidden_text import find_hidden, find_hidden_in_tool, visible
+from mcp_rollout import Gateway, GatewayConfig, ToolDefinition
+from mcp_rollout.gateway.catalogue.hidden_text import find_hidden, find_hidden_in_tool, visible
 
 
 def tags(text: str) -> str:

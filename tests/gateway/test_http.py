@@ -11,9 +11,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 from structlog.testing import capture_logs
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import ConnectTimeout, DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
-from gateway.leases.opening import Openings
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import ConnectTimeout, DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
+from mcp_rollout.gateway.leases.opening import Openings
 
 pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]

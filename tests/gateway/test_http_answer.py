@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gateway.transport.delivery import Broke
-from gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
+from mcp_rollout.gateway.transport.delivery import Broke
+from mcp_rollout.gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {

@@ -10,12 +10,12 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from serving import listening, serving
 
-from gateway import Gateway, GatewayConfig, Session
-from gateway.config.models import ServerConfig
-from gateway.errors import DeliveryUnknown, ProtocolError
-from gateway.leases import opening
-from gateway.transport.http_exchange import Requests
-from mcp_servers.kit import InProcess
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import DeliveryUnknown, ProtocolError
+from mcp_rollout.gateway.leases import opening
+from mcp_rollout.gateway.transport.http_exchange import Requests
+from mcp_rollout.mcp_servers.kit import InProcess
 
 pytestmark = pytest.mark.anyio
 Message = MutableMapping[str, Any]

@@ -21,15 +21,15 @@ from mcp_types import JSONRPCNotification, JSONRPCRequest
 from rejecting import Rejecting
 from structlog.testing import capture_logs
 
-from gateway import Gateway, GatewayConfig, Session
-from gateway.config.models import ServerConfig
-from gateway.errors import DeliveryUnknown, ServerUnavailable, Unauthorized
-from gateway.transport.delivery import Broke, Delivery
-from gateway.transport.http import ReadStream, WriteStream, http_streams
-from gateway.transport.http_answer import EventStream, HttpFault
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.http_exchange import Exchanges, Requests
-from gateway.transport.link import Link
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import DeliveryUnknown, ServerUnavailable, Unauthorized
+from mcp_rollout.gateway.transport.delivery import Broke, Delivery
+from mcp_rollout.gateway.transport.http import ReadStream, WriteStream, http_streams
+from mcp_rollout.gateway.transport.http_answer import EventStream, HttpFault
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.http_exchange import Exchanges, Requests
+from mcp_rollout.gateway.transport.link import Link
 
 pytestmark = pytest.mark.anyio
 LIMIT = 1 << 20
@@ -155,7 +155,7 @@ async def refused(write: WriteStream, match: str) -> None:
 
 
 async def test_a_subscription_whose_answer_does_not_begin_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.transport.http._SILENT_S", 0.05)
+    monkeypatch.setattr("mcp_rollout.gateway.transport.http._SILENT_S", 0.05)
     async with odd() as server:
         server.does["subscriptions/listen"] = server.hang
         async with streams(server) as (_, write, _):
@@ -165,7 +165,7 @@ async def test_a_subscription_whose_answer_does_not_begin_is_given_up(monkeypatc
 async def test_a_server_that_does_not_answer_discover_is_asked_for_the_handshake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.transport.http.DISCOVER_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("mcp_rollout.gateway.transport.http.DISCOVER_TIMEOUT_SECONDS", 0.05)
     async with odd() as server:
         server.does["server/discover"] = server.hang
         async with playing(server, start_timeout_s=20) as session:
@@ -319,7 +319,7 @@ async def test_a_call_that_broke_is_unknown_though_mcp_wrote_it_in_another_conte
     async def elsewhere(self: Any, message: Any, metadata: Any = None) -> None:
         await asyncio.get_running_loop().create_task(write(self, message, metadata), context=contextvars.Context())
 
-    monkeypatch.setattr("gateway.sdk.is_known", False)
+    monkeypatch.setattr("mcp_rollout.gateway.sdk.is_known", False)
     monkeypatch.setattr(dispatcher, "_write", elsewhere)
     async with odd() as server, playing(server) as session:
         server.plan["x"] = ["closed after running"]

@@ -19,11 +19,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from gateway.config.models import ServerConfig
-from gateway.transport.delivery import DELIVERY, Broke, Delivery
-from gateway.transport.http import ReadStream, WriteStream, http_streams
-from gateway.transport.http_connection import HttpConnections
-from gateway.transport.link import Link
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.transport.delivery import DELIVERY, Broke, Delivery
+from mcp_rollout.gateway.transport.http import ReadStream, WriteStream, http_streams
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.link import Link
 
 pytestmark = pytest.mark.anyio
 HANDSHAKE = "2025-11-25"

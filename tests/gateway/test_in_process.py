@@ -15,10 +15,10 @@ import pytest
 from clock import Clock
 from mcp.server.mcpserver import MCPServer
 
-from gateway import ConfigError, Gateway, GatewayConfig, Session
-from gateway.errors import CallTimeout, GatewayError, ProtocolError
-from mcp_servers.kit import InProcess
-from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.errors import CallTimeout, GatewayError, ProtocolError
+from mcp_rollout.mcp_servers.kit import InProcess
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.schemas.compiled import Program
-from gateway.schemas.subschemas import Unchecked
+from mcp_rollout.gateway.schemas.compiled import Program
+from mcp_rollout.gateway.schemas.subschemas import Unchecked
 
 SUITE = Path(__file__).parents[1] / "third_party" / "json_schema"
 DIFFERENT: dict[str, dict[str, int]] = {

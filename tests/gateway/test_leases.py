@@ -11,9 +11,9 @@ import pytest
 import structlog
 from mcp.server.mcpserver import Context, MCPServer
 
-from gateway import Gateway, GatewayConfig, Session
-from gateway.errors import HarnessError, LeaseTimeout, ServerUnavailable
-from gateway.types import Role
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.errors import HarnessError, LeaseTimeout, ServerUnavailable
+from mcp_rollout.gateway.types import Role
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

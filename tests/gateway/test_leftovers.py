@@ -14,12 +14,12 @@ import pytest
 import structlog
 
 from benchmarks.server_programs import sweepers_of
-from gateway import Gateway, GatewayConfig
-from gateway.config.models import LeaseDirConfig
-from gateway.errors import ConnectTimeout, ServerUnavailable
-from gateway.leases.janitor import Janitor
-from gateway.leases.pool import BundlePool
-from gateway.leases.taking import Bundle
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.config.models import LeaseDirConfig
+from mcp_rollout.gateway.errors import ConnectTimeout, ServerUnavailable
+from mcp_rollout.gateway.leases.janitor import Janitor
+from mcp_rollout.gateway.leases.pool import BundlePool
+from mcp_rollout.gateway.leases.taking import Bundle
 
 pytestmark = pytest.mark.anyio
 

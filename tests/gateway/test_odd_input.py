@@ -9,13 +9,13 @@ import mcp_types as mcp
 import pytest
 from anyio.abc import TaskGroup
 
-from gateway.config.models import ServerConfig
-from gateway.connection.in_flight import InFlightCalls
-from gateway.connection.redaction import Secrets
-from gateway.leases.watch import ToolWatch
-from gateway.transport.messages import read_json
-from gateway.transport.tool_definitions import read_tools
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.in_flight import InFlightCalls
+from mcp_rollout.gateway.connection.redaction import Secrets
+from mcp_rollout.gateway.leases.watch import ToolWatch
+from mcp_rollout.gateway.transport.messages import read_json
+from mcp_rollout.gateway.transport.tool_definitions import read_tools
+from mcp_rollout.gateway.types import ToolDefinition
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ import anyio
 import pytest
 from clock import Clock, made
 
-from gateway import Gateway, GatewayConfig
-from gateway.cassette.reading import Cassette
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Replay
-from gateway.errors import CallTimeout, HarnessError, ProtocolError
-from gateway.types import CallFault, Role, ToolResult
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Replay
+from mcp_rollout.gateway.errors import CallTimeout, HarnessError, ProtocolError
+from mcp_rollout.gateway.types import CallFault, Role, ToolResult
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

@@ -13,9 +13,9 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from serving import serving
 
-from gateway import Gateway, GatewayConfig, Role, Session
-from gateway.schemas.extent import MOST_DIGITS, MOST_NESTED
-from gateway.types import CallFault
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.schemas.extent import MOST_DIGITS, MOST_NESTED
+from mcp_rollout.gateway.types import CallFault, Role
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.errors import ServerUnavailable
-from gateway.leases.pool import BundlePool
-from gateway.leases.taking import LONGEST_PAUSE_S, Backoff, Bundle, SharedAttempt
+from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.leases.pool import BundlePool
+from mcp_rollout.gateway.leases.taking import LONGEST_PAUSE_S, Backoff, Bundle, SharedAttempt
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.private_files import replacing
+from mcp_rollout.gateway.private_files import replacing
 
 
 def test_two_writers_of_one_file_do_not_remove_each_others_part(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from breaking import Breaking, BreakingHttp, BreakingSse, breaking
 from proxy import Proxy, proxying, with_tls
 from rejecting import Rejecting
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import DeliveryUnknown, ServerUnavailable
-from gateway.transport.http_address import certificates, tls
-from mcp_wire.chat_api import open_client
-from mcp_wire.proxies import proxy_of
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import DeliveryUnknown, ServerUnavailable
+from mcp_rollout.gateway.transport.http_address import certificates, tls
+from mcp_rollout.mcp_wire.chat_api import open_client
+from mcp_rollout.mcp_wire.proxies import proxy_of
 
 pytestmark = pytest.mark.anyio
 

@@ -13,11 +13,11 @@ import mcp_types as mcp
 import pytest
 from structlog.testing import capture_logs
 
-from gateway import Gateway, GatewayConfig, Session
-from gateway.errors import ServerUnavailable
-from gateway.leases.pool import BundlePool
-from gateway.leases.taking import Bundle
-from gateway.transport.tool_definitions import read_tools
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.leases.pool import BundlePool
+from mcp_rollout.gateway.leases.taking import Bundle
+from mcp_rollout.gateway.transport.tool_definitions import read_tools
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ import json
 
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.kit import Harness, main
+from mcp_rollout.mcp_servers.kit import Harness, main
 
 BEGUN = []
 
@@ -105,7 +105,12 @@ async def test_the_first_reset_of_a_rehearsed_fork_copies_few_pages(name: str) -
     """A tenth of them, counted: the others were copied while it waited."""
     faults: list[int] = []
     for stock in ({"min_ready": 2, "max_processes": 2}, {}):
-        entry = {"command": sys.executable, "args": ["-m", f"mcp_servers.{name}"], "scope": "process", "start": "fork"}
+        entry = {
+            "command": sys.executable,
+            "args": ["-m", f"mcp_rollout.mcp_servers.{name}"],
+            "scope": "process",
+            "start": "fork",
+        }
         config = GatewayConfig.model_validate({"servers": {"shop": {"required": True, **entry, **stock}}})
         async with (
             Gateway(config) as gateway,

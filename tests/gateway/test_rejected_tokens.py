@@ -10,8 +10,8 @@ import pytest
 from breaking import breaking
 from rejecting import REJECTIONS, Rejecting
 
-from gateway import Gateway, GatewayConfig, GatewayError, ToolResult
-from gateway.errors import DeliveryUnknown, ServerUnavailable
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, ToolResult
+from mcp_rollout.gateway.errors import DeliveryUnknown, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = 5

@@ -19,14 +19,14 @@ from serving import Model, listening, serving
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
-from gateway import ConfigError, Gateway, GatewayConfig, Session, ToolResult
-from gateway.config.calls import SamplingConfig
-from gateway.connection.answerers import Sampler
-from gateway.connection.in_flight import InFlightCall, Refused
-from gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
-from gateway.server_events import NotificationKind, RequestKind, ServerEvents
-from mcp_servers.kit import InProcess
-from mcp_wire.chat_api import ApiError, Completion, parsed
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session, ToolResult
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.gateway.connection.answerers import Sampler
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, Refused
+from mcp_rollout.gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
+from mcp_rollout.gateway.server_events import NotificationKind, RequestKind, ServerEvents
+from mcp_rollout.mcp_servers.kit import InProcess
+from mcp_rollout.mcp_wire.chat_api import ApiError, Completion, parsed
 
 pytestmark = [
     pytest.mark.anyio,

@@ -12,10 +12,10 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 
-from gateway import ConfigError, Gateway, GatewayConfig
-from gateway.catalogue.tool_config import check_lock, lock_entries, read_lock, write_lock
-from gateway.errors import ProtocolError
-from gateway.types import ContentKind
+from mcp_rollout import ConfigError, Gateway, GatewayConfig
+from mcp_rollout.gateway.catalogue.tool_config import check_lock, lock_entries, read_lock, write_lock
+from mcp_rollout.gateway.errors import ProtocolError
+from mcp_rollout.gateway.types import ContentKind
 
 pytestmark = pytest.mark.anyio
 Config = Callable[..., GatewayConfig]

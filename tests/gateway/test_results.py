@@ -6,8 +6,8 @@ import pytest
 from mcp_types import methods
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from gateway.transport import results
-from gateway.transport.results import ANSWER, PlainResult, read_answer, read_result
+from mcp_rollout.gateway.transport import results
+from mcp_rollout.gateway.transport.results import ANSWER, PlainResult, read_answer, read_result
 
 TEXT = {"type": "text", "text": "x"}
 IMAGE = {"type": "image", "data": "eA==", "mimeType": "image/png"}

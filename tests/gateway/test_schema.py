@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.schemas.arguments import prepare
-from gateway.schemas.check import check_output
-from gateway.schemas.projection import verl_parameters
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.schemas.check import check_output
+from mcp_rollout.gateway.schemas.projection import verl_parameters
+from mcp_rollout.gateway.types import ToolDefinition
 
 
 def tool(input_schema: dict[str, Any], output_schema: dict[str, Any] | None = None) -> ToolDefinition:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from gateway.schemas.arguments import prepare
-from gateway.schemas.check import check_output, check_value, schema_fault
-from gateway.schemas.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuch, Unchecked
-from gateway.schemas.extent import measure
-from gateway.schemas.projection import verl_parameters
-from gateway.types import ToolDefinition
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.schemas.check import check_output, check_value, schema_fault
+from mcp_rollout.gateway.schemas.compiled import MOST_EFFORT, MOST_WORDED, Program, Programs, TooMuch, Unchecked
+from mcp_rollout.gateway.schemas.extent import measure
+from mcp_rollout.gateway.schemas.projection import verl_parameters
+from mcp_rollout.gateway.types import ToolDefinition
 
 DOUBLING: dict[str, Any] = {
     "allOf": lambda next_: {"allOf": [next_, next_]},
@@ -202,7 +202,7 @@ HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
 from test_schema_bounds import DOUBLING, chain, check_output, nested, tool, verl_parameters
-from gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.schemas.arguments import prepare
 
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 again = {"properties": {"a": {"$ref": "#"}}}

@@ -16,9 +16,9 @@ import anyio
 import psutil
 import pytest
 
-from gateway import ConfigError, Gateway, GatewayConfig, Session
-from gateway.errors import DeliveryUnknown, LeaseTimeout
-from gateway.leases.slots import Slots
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.errors import DeliveryUnknown, LeaseTimeout
+from mcp_rollout.gateway.leases.slots import Slots
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -372,7 +372,7 @@ async def test_a_daemon_that_a_server_started_ends_with_its_lease(mini: Entry, c
 
 WORKER = """
 import json, sys, anyio
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 async def main():
     async with Gateway(GatewayConfig.model_validate(json.loads(sys.argv[1]))) as gate:

@@ -14,11 +14,11 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from gateway import Gateway, GatewayConfig
-from gateway.config.models import ServerConfig
-from gateway.connection.redaction import REDACTED, Redactor
-from gateway.connection.secret_patterns import SecretPattern
-from gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.redaction import REDACTED, Redactor
+from mcp_rollout.gateway.connection.secret_patterns import SecretPattern
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
 
 S = "Kq7vXw2rT9LmZ4bN8cYd"
 """A secret as it is repeated."""

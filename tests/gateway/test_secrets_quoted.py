@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import Gateway, GatewayConfig, GatewayError
-from gateway.config.models import ServerConfig
-from gateway.connection.redaction import Redactor, Secrets
-from gateway.connection.secret_values import is_secret_name
-from gateway.errors import ToolsChanged
-from gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout import Gateway, GatewayConfig, GatewayError
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.redaction import Redactor, Secrets
+from mcp_rollout.gateway.connection.secret_values import is_secret_name
+from mcp_rollout.gateway.errors import ToolsChanged
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

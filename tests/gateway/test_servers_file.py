@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway import ConfigError, load_servers
-from gateway.config.servers_file import read_servers
-from gateway.errors import faults_of, printed
+from mcp_rollout import ConfigError, load_servers
+from mcp_rollout.gateway.config.servers_file import read_servers
+from mcp_rollout.gateway.errors import faults_of, printed
 
 FROM_AN_EDITOR = """\ufeff{
   // what the editor asks for

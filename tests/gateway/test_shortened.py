@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.connection.in_flight import Answerer, InFlightCall, Question
-from gateway.server_events import RequestKind, ServerEvents, shortened
+from mcp_rollout.gateway.connection.in_flight import Answerer, InFlightCall, Question
+from mcp_rollout.gateway.server_events import RequestKind, ServerEvents, shortened
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import NotAnMCPServer, ServerUnavailable, WorldLost
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import NotAnMCPServer, ServerUnavailable, WorldLost
 
 pytestmark = pytest.mark.anyio
 SERVER = """

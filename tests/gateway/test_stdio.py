@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import ProtocolError
-from gateway.transport.messages import parse_message, read_line
-from mcp_wire.lines import LineSplitter, Oversize
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import ProtocolError
+from mcp_rollout.gateway.transport.messages import parse_message, read_line
+from mcp_rollout.mcp_wire.lines import LineSplitter, Oversize
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

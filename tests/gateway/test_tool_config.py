@@ -8,9 +8,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import ConfigError, Role, ToolDefinition
-from gateway.catalogue.tool_config import CLASS_NAME, check_lock, escape, lock_entries, read_lock, unescape, write_lock
-from gateway.types import canonical_json
+from mcp_rollout import ConfigError, ToolDefinition
+from mcp_rollout.gateway.catalogue.tool_config import (
+    CLASS_NAME,
+    check_lock,
+    escape,
+    lock_entries,
+    read_lock,
+    unescape,
+    write_lock,
+)
+from mcp_rollout.gateway.types import Role, canonical_json
 
 NASTY = ["${HOME}", r"\${x}", "a\\\\${b}\\", "${", "???", "null", "1e5", "0o7", "2001-01-01", "yes", "~", "", " x: y"]
 TEXT = st.one_of(st.sampled_from(NASTY), st.text(st.characters(codec="utf-8")), st.text("\\${}x", max_size=8))

@@ -14,7 +14,7 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from serving import handshake_only, listening
 
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 pytestmark = pytest.mark.anyio
 

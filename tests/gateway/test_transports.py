@@ -22,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from gateway import ConfigError, Gateway, GatewayConfig, Session, load_servers
-from gateway.config.models import ServerConfig
-from gateway.connection.redaction import Secrets
-from gateway.connection.secret_values import is_secret_name
-from gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session, load_servers
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.redaction import Secrets
+from mcp_rollout.gateway.connection.secret_values import is_secret_name
+from mcp_rollout.gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,12 @@ from mcp.server.mcpserver import MCPServer
 from serving import serving
 from structlog.testing import capture_logs
 
-from gateway import ConfigError, Gateway, GatewayConfig, sdk
-from gateway.serve.client_sessions import ClientSessions
-from gateway.serve.config import ServeConfig
-from mcp_servers.kit import sdk as kit_sdk
-from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_rollout import ConfigError, Gateway, GatewayConfig
+from mcp_rollout.gateway import sdk
+from mcp_rollout.gateway.serve.client_sessions import ClientSessions
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.mcp_servers.kit import sdk as kit_sdk
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from pathlib import Path
 
-from gateway.config.user_code import import_function
+from mcp_rollout.gateway.config.user_code import import_function
 
 GATES = {"begun": threading.Event(), "go": threading.Event()}
 

@@ -15,13 +15,13 @@ import anyio.lowlevel
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
-from gateway import Gateway, GatewayConfig, Session, ToolDefinition
-from gateway.config.models import ServerConfig
-from gateway.connection.connection import Connection
-from gateway.connection.redaction import Redactor
-from gateway.errors import ToolsChanged
-from gateway.leases.watch import ToolWatch
-from gateway.transport.negotiated import NegotiatedProtocol, Target
+from mcp_rollout import Gateway, GatewayConfig, Session, ToolDefinition
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.connection.redaction import Redactor
+from mcp_rollout.gateway.errors import ToolsChanged
+from mcp_rollout.gateway.leases.watch import ToolWatch
+from mcp_rollout.gateway.transport.negotiated import NegotiatedProtocol, Target
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from gateway.catalogue import hidden_text
-from gateway.catalogue.hidden_text import Budget, find_hidden, find_hidden_in_tool, plain
-from gateway.schemas import compiled
-from gateway.schemas.arguments import prepare
-from gateway.schemas.check import schema_fault
-from gateway.schemas.compiled import Program, TooMuch
-from gateway.transport import http_answer
-from gateway.transport.results import read_answer
-from gateway.types import ToolDefinition
-from mcp_wire.lines import LineSplitter
+from mcp_rollout.gateway.catalogue import hidden_text
+from mcp_rollout.gateway.catalogue.hidden_text import Budget, find_hidden, find_hidden_in_tool, plain
+from mcp_rollout.gateway.schemas import compiled
+from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.schemas.check import schema_fault
+from mcp_rollout.gateway.schemas.compiled import Program, TooMuch
+from mcp_rollout.gateway.transport import http_answer
+from mcp_rollout.gateway.transport.results import read_answer
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.mcp_wire.lines import LineSplitter
 
 LONG = 400_000
 

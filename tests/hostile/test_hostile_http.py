@@ -14,8 +14,8 @@ import pytest
 from memory import peak_growth
 from neighbour import attempt, beside, good
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
-from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session, ToolResult
+from mcp_rollout.gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError
 
 pytestmark = pytest.mark.anyio
 

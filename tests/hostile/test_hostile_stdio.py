@@ -13,11 +13,11 @@ import pytest
 from memory import peak_growth
 from neighbour import Neighbour, attempt, beside, good
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session, ToolResult
-from gateway.catalogue.tool_config import lock_entries
-from gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
-from gateway.transport.line_calls import LineCalls
-from gateway.transport.stdio import StdioTransport
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session, ToolResult
+from mcp_rollout.gateway.catalogue.tool_config import lock_entries
+from mcp_rollout.gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
+from mcp_rollout.gateway.transport.line_calls import LineCalls
+from mcp_rollout.gateway.transport.stdio import StdioTransport
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 import yaml
 
-from rollout.cli.app import main
+from mcp_rollout.rollout.cli.app import main
 
 SUPPORT = Path(__file__).parents[1] / "support"
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from acting_texts import ACTS
 
-from rollout.cli.app import main
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.cli.app import main
+from mcp_rollout.rollout.trace.store import read_traces
 
 SERVER = Path(__file__).parents[1] / "support/acting_texts.py"
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

@@ -12,8 +12,8 @@ from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 
-from mcp_servers import calculator, retail, user_simulator
-from mcp_servers.retail.users import scenario
+from mcp_rollout.mcp_servers import calculator, retail, user_simulator
+from mcp_rollout.mcp_servers.retail.users import scenario
 
 
 @dataclass

@@ -20,17 +20,17 @@ import pytest
 from blind_formulas import BlindFormulas, Solved, numbers_in
 from blind_reading import GUESSES, Answered, BlindReader, Hits, guess_by_kinds
 
-from mcp_servers import calculator, filesystem_ops, gsm8k_tools, research, sandbox
-from mcp_servers.calculator import server as calculations
-from mcp_servers.filesystem_ops.tasks import TASKS as FILES
-from mcp_servers.gsm8k_tools import server as word_problems
-from mcp_servers.kit import Splits
-from mcp_servers.research.facts import descriptions
-from mcp_servers.research.library import Library, make_library
-from mcp_servers.research.questions import TASKS as QUESTIONS
-from mcp_servers.research.questions import Question, library_of, make_question
-from mcp_servers.retail.short_tasks import SHORT_TASKS
-from mcp_servers.sandbox.server import TASKS as PROGRAMS
+from mcp_rollout.mcp_servers import calculator, filesystem_ops, gsm8k_tools, research, sandbox
+from mcp_rollout.mcp_servers.calculator import server as calculations
+from mcp_rollout.mcp_servers.filesystem_ops.tasks import TASKS as FILES
+from mcp_rollout.mcp_servers.gsm8k_tools import server as word_problems
+from mcp_rollout.mcp_servers.kit import Splits
+from mcp_rollout.mcp_servers.research.facts import descriptions
+from mcp_rollout.mcp_servers.research.library import Library, make_library
+from mcp_rollout.mcp_servers.research.questions import TASKS as QUESTIONS
+from mcp_rollout.mcp_servers.research.questions import Question, library_of, make_question
+from mcp_rollout.mcp_servers.retail.short_tasks import SHORT_TASKS
+from mcp_rollout.mcp_servers.sandbox.server import TASKS as PROGRAMS
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import TextContent
 from programs import listening_program
 
-from rollout.cli.new_server import new_server
+from mcp_rollout.rollout.cli.new_server import new_server
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp_types import Tool
 
-from mcp_servers import bfcl
-from mcp_servers.bfcl import package
-from mcp_servers.bfcl.documents import json_schema
-from mcp_servers.bfcl.tasks import find_task, load_tasks, tasks_of
+from mcp_rollout.mcp_servers import bfcl
+from mcp_rollout.mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl.documents import json_schema
+from mcp_rollout.mcp_servers.bfcl.tasks import find_task, load_tasks, tasks_of
 
 pytestmark = pytest.mark.anyio
 
@@ -263,7 +263,7 @@ async def test_a_call_of_an_unknown_function_is_no_silence(player: Any) -> None:
 
 
 def test_without_the_package_an_import_says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['bfcl_eval'] = None; import mcp_servers.bfcl"
+    code = "import sys; sys.modules['bfcl_eval'] = None; import mcp_rollout.mcp_servers.bfcl"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "pip install --no-deps bfcl-eval==2026.3.23 mpmath==1.3.0" in done.stderr.splitlines()[-1]

@@ -12,11 +12,11 @@ import pytest
 from bfcl_players import decoded, perturbed, scripted, texts, verdicts
 from playing import Stage, score_of, staged
 
-from gateway.types import CallFault
-from mcp_servers import bfcl
-from mcp_servers.bfcl.package import CATEGORIES
-from rollout.environment.task import Task
-from rollout.trace.record import StopReason, Trace
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.mcp_servers import bfcl
+from mcp_rollout.mcp_servers.bfcl.package import CATEGORIES
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.trace.record import StopReason, Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 

@@ -20,19 +20,19 @@ import pytest
 from bfcl_players import FUNCTIONS, decoded, ground_truth, perturbed, scripted, texts, verdicts
 from playing import Stage, Watched, read_environment, score_of, staged
 
-from gateway.gateway import Gateway
-from mcp_servers import bfcl
-from mcp_servers.bfcl import package
-from mcp_servers.bfcl.tasks import load_tasks
-from rollout.contract import Clause, Options, Outcome, check_environment
-from rollout.engines.random_arguments import random_arguments
-from rollout.engines.scripted import RandomPolicy
-from rollout.environment.task import Task
-from rollout.formats import hermes
-from rollout.loop.trajectory import PolicyFor
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Policy
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.mcp_servers import bfcl
+from mcp_rollout.mcp_servers.bfcl import package
+from mcp_rollout.mcp_servers.bfcl.tasks import load_tasks
+from mcp_rollout.rollout.contract import Clause, Options, Outcome, check_environment
+from mcp_rollout.rollout.engines.random_arguments import random_arguments
+from mcp_rollout.rollout.engines.scripted import RandomPolicy
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.trajectory import PolicyFor
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Policy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 FULL = [pytest.param(False, id="slice"), pytest.param(True, id="all", marks=pytest.mark.full)]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
-from mcp_servers.calculator.arithmetic import ArithmeticRefused, evaluate
-from mcp_servers.calculator.server import TASKS, call, problem
+from mcp_rollout.mcp_servers.calculator.arithmetic import ArithmeticRefused, evaluate
+from mcp_rollout.mcp_servers.calculator.server import TASKS, call, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

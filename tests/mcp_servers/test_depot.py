@@ -12,20 +12,20 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 from playing import Stage, staged
 
-from gateway.leases.session import Session
-from mcp_servers import depot
-from mcp_servers.depot.day import PATIENCE, Day, expert, restored
-from mcp_servers.depot.parcels import CONDITIONS, FITTING, HABITS, PARCELS, TASKS, TREATMENTS, problem
-from rollout.engines.scripted import ScriptedPolicy, expert_script
-from rollout.environment.sections import StrategyConfig
-from rollout.environment.task import Origin
-from rollout.loop.group import Group
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.mcp_servers import depot
+from mcp_rollout.mcp_servers.depot.day import PATIENCE, Day, expert, restored
+from mcp_rollout.mcp_servers.depot.parcels import CONDITIONS, FITTING, HABITS, PARCELS, TASKS, TREATMENTS, problem
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy, expert_script
+from mcp_rollout.rollout.environment.sections import StrategyConfig
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Policy
 
 pytestmark = pytest.mark.anyio
 

@@ -374,7 +374,7 @@ PINGING = f"""
 import sys
 sys.path[:0] = [{str(Path(SERVER).parent)!r}]
 import both_paths_server
-import mcp_servers.kit.direct.http as http
+import mcp_rollout.mcp_servers.kit.direct.http as http
 http.PING_S, http._SWEEP_S = 0.0, 0.01
 both_paths_server.main(both_paths_server.create_server(), arguments=["--http", sys.argv[1]])
 """

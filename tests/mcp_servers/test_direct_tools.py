@@ -16,8 +16,8 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
-from mcp_servers.kit.direct.calls import _ordinary  # pyright: ignore[reportPrivateUsage]
-from mcp_servers.kit.direct.tools import DirectMetadata, DirectTools
+from mcp_rollout.mcp_servers.kit.direct.calls import _ordinary  # pyright: ignore[reportPrivateUsage]
+from mcp_rollout.mcp_servers.kit.direct.tools import DirectMetadata, DirectTools
 
 
 class Colour(enum.StrEnum):

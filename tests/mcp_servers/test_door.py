@@ -18,7 +18,7 @@ from odd_requests import answer_or_end, odd_request
 from programs import listening_program
 from raw_clients import ENVELOPE, MODERN, RawHttp, call, raw_http, request
 
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ PROGRAM = f"""
 import sys
 sys.path[:0] = [{str(Path(__file__).parents[1] / "support")!r}]
 import both_paths_server
-import mcp_servers.kit.direct.http as http
+import mcp_rollout.mcp_servers.kit.direct.http as http
 http.RECEIVE_S, http.MOST_UNADMITTED, http._SWEEP_S = float(sys.argv[2]), int(sys.argv[3]), 0.01
 both_paths_server.main(both_paths_server.create_server(), arguments=["--http", sys.argv[1]])
 """
@@ -114,7 +114,7 @@ async def test_a_loopback_address_admits_only_names_of_this_machine_before_it_re
 
 
 async def test_the_token_is_not_in_the_environment_of_what_a_server_starts() -> None:
-    from mcp_servers.kit.direct.http import Door
+    from mcp_rollout.mcp_servers.kit.direct.http import Door
 
     variables = {"MCP_SERVER_TOKEN": TOKEN, "PATH": "/bin"}
     Door("0.0.0.0", variables)

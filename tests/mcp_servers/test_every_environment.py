@@ -18,12 +18,12 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from playing import Stage, Watched, read_environment, score_of, staged
 
-from mcp_servers import calculator, depot, gsm8k_tools, research, retail, sandbox, user_simulator
-from mcp_servers.kit.state import TrajectoryState
-from mcp_servers.retail.users import scenario
-from rollout.contract import Clause, Options, Outcome, check_environment
-from rollout.environment.task import Task
-from rollout.trace.record import Trace
+from mcp_rollout.mcp_servers import calculator, depot, gsm8k_tools, research, retail, sandbox, user_simulator
+from mcp_rollout.mcp_servers.kit.state import TrajectoryState
+from mcp_rollout.mcp_servers.retail.users import scenario
+from mcp_rollout.rollout.contract import Clause, Options, Outcome, check_environment
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.trace.record import Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
-from mcp_servers import filesystem_ops
-from mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
-from mcp_servers.filesystem_ops.tree import Tree, lay_out, read, same
+from mcp_rollout.mcp_servers import filesystem_ops
+from mcp_rollout.mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
+from mcp_rollout.mcp_servers.filesystem_ops.tree import Tree, lay_out, read, same
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
-from mcp_servers import gsm8k_tools
-from mcp_servers.calculator.arithmetic import answer_in, evaluate, results_within
-from mcp_servers.gsm8k_tools.server import TASKS, Attempts, problem
+from mcp_rollout.mcp_servers import gsm8k_tools
+from mcp_rollout.mcp_servers.calculator.arithmetic import answer_in, evaluate, results_within
+from mcp_rollout.mcp_servers.gsm8k_tools.server import TASKS, Attempts, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mcp_servers._jail.child import Limits
-from mcp_servers._jail.jail import Ending, Run, run
+from mcp_rollout.mcp_servers._jail.child import Limits
+from mcp_rollout.mcp_servers._jail.jail import Ending, Run, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has the means")
 QUICK = Limits(cpu_s=1, wall_s=3.0, memory_mb=192, disk_mb=4)
@@ -274,8 +274,8 @@ FEWER = {
 def test_a_machine_without_the_means_is_refused_and_nothing_runs(missing: str):
     assert shutil.which("unshare"), "util-linux is needed"
     program = (
-        "from mcp_servers._jail.jail import run, JailUnavailable\n"
-        "from mcp_servers._jail.child import Limits\n"
+        "from mcp_rollout.mcp_servers._jail.jail import run, JailUnavailable\n"
+        "from mcp_rollout.mcp_servers._jail.child import Limits\n"
         "try:\n    print('RAN', run(\"print('RAN')\", Limits()))\n"
         "except JailUnavailable as error:\n    print(error)\n"
     )
@@ -293,7 +293,7 @@ def test_a_machine_without_the_means_is_refused_and_nothing_runs(missing: str):
 
 def test_a_run_does_not_outlive_the_process_that_asked_for_it():
     program = (
-        "from mcp_servers._jail.jail import run\nfrom mcp_servers._jail.child import Limits\n"
+        "from mcp_rollout.mcp_servers._jail.jail import run\nfrom mcp_rollout.mcp_servers._jail.child import Limits\n"
         "run('import time\\nprint(1)\\ntime.sleep(1000)', Limits(wall_s=1000.0))"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
 
-from mcp_servers.kit import (
+from mcp_rollout.mcp_servers.kit import (
     Call,
     Elicited,
     ExpertTurn,

@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 
-from mcp_servers.kit import ExpertTurn, Harness, Message, Score, Split, TaskItem, ToolError
+from mcp_rollout.mcp_servers.kit import ExpertTurn, Harness, Message, Score, Split, TaskItem, ToolError
 
 pytestmark = pytest.mark.anyio
 ErrorOf = Callable[[CallToolResult], str]

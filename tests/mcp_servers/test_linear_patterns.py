@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_servers.calculator import arithmetic
-from mcp_servers.research.server import answer_in
-from mcp_servers.retail import score
+from mcp_rollout.mcp_servers.calculator import arithmetic
+from mcp_rollout.mcp_servers.research.server import answer_in
+from mcp_rollout.mcp_servers.retail import score
 
 LENGTH = 200_000
 TEXTS = [

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_servers.kit import Numbered, OutOfOrder
+from mcp_rollout.mcp_servers.kit import Numbered, OutOfOrder
 
 pytestmark = pytest.mark.anyio
 

@@ -15,18 +15,18 @@ import pytest
 from playing import Stage
 from worlds import saying
 
-from gateway.errors import GatewayError
-from mcp_servers.openenv.server import OVER, look
-from mcp_servers.openenv.session import Address
-from rollout.contract import Clause, Options, check_environment
-from rollout.contract.calls import start
-from rollout.contract.play import CheckSetup
-from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask
-from rollout.environment.startup import opened_environment
-from rollout.formats import hermes
-from rollout.trace.record import StopReason
-from rollout.types import Call
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.mcp_servers.openenv.server import OVER, look
+from mcp_rollout.mcp_servers.openenv.session import Address
+from mcp_rollout.rollout.contract import Clause, Options, check_environment
+from mcp_rollout.rollout.contract.calls import start
+from mcp_rollout.rollout.contract.play import CheckSetup
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import Call
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("OPENENV_VENV") or ROOT / ".venv-openenv") / "bin" / "python"
@@ -65,7 +65,7 @@ def game(tmp_path: Path) -> Iterator[str]:
 def environment(url: str, *args: str) -> Environment:
     entry = {
         "command": sys.executable,
-        "args": ["-m", "mcp_servers.openenv", url, "--test", "3", "--wait-s", "2", *args],
+        "args": ["-m", "mcp_rollout.mcp_servers.openenv", url, "--test", "3", "--wait-s", "2", *args],
         "cwd": str(ROOT),
         "required": True,
         "trusted": True,

@@ -16,12 +16,12 @@ import pytest
 from mcp_types import Tool
 from worlds import play, saying, task
 
-from mcp_servers.kit import ToolError
-from mcp_servers.openenv.server import Offer, create_server
-from mcp_servers.openenv.session import Address, Answer, CapacityReached, Seen
-from rollout.formats import hermes
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call
+from mcp_rollout.mcp_servers.kit import ToolError
+from mcp_rollout.mcp_servers.openenv.server import Offer, create_server
+from mcp_rollout.mcp_servers.openenv.session import Address, Answer, CapacityReached, Seen
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""The servers as programs: `python -m mcp_servers.X` over stdio, and what the command line refuses."""
+"""The servers as programs: `python -m mcp_rollout.mcp_servers.X` over stdio, and what the command line refuses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mcp.client.stdio import stdio_client
 
 pytestmark = pytest.mark.anyio
 PROGRAMS = [
-    ["mcp_servers.retail"],
-    ["mcp_servers.user_simulator", "--scenarios", "mcp_servers.retail.users:scenario"],
-    ["mcp_servers.calculator"],
+    ["mcp_rollout.mcp_servers.retail"],
+    ["mcp_rollout.mcp_servers.user_simulator", "--scenarios", "mcp_rollout.mcp_servers.retail.users:scenario"],
+    ["mcp_rollout.mcp_servers.calculator"],
 ]
 
 
@@ -35,13 +35,16 @@ async def test_each_server_resets_and_releases_over_stdio(arguments: list[str]):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["mcp_servers.retail", "--http", "nowhere"], "is not HOST:PORT"),
-        (["mcp_servers.retail", "--http", "0.0.0.0:0"], "MCP_SERVER_TOKEN must hold a token"),
-        (["mcp_servers.user_simulator", "--scenarios", "missing.json"], "missing.json"),
-        (["mcp_servers.user_simulator", "model", "--personas", "json:loads"], "USER_MODEL_URL is not set"),
-        (["mcp_servers.user_simulator", "replay", "--recording", "missing.jsonl"], "missing.jsonl"),
-        (["mcp_servers.user_simulator", "live", "--personas", "json:loads", "--page", "here"], "is not HOST:PORT"),
-        (["mcp_servers.filesystem_ops", "--directory", "missing"], "missing is not a directory"),
+        (["mcp_rollout.mcp_servers.retail", "--http", "nowhere"], "is not HOST:PORT"),
+        (["mcp_rollout.mcp_servers.retail", "--http", "0.0.0.0:0"], "MCP_SERVER_TOKEN must hold a token"),
+        (["mcp_rollout.mcp_servers.user_simulator", "--scenarios", "missing.json"], "missing.json"),
+        (["mcp_rollout.mcp_servers.user_simulator", "model", "--personas", "json:loads"], "USER_MODEL_URL is not set"),
+        (["mcp_rollout.mcp_servers.user_simulator", "replay", "--recording", "missing.jsonl"], "missing.jsonl"),
+        (
+            ["mcp_rollout.mcp_servers.user_simulator", "live", "--personas", "json:loads", "--page", "here"],
+            "is not HOST:PORT",
+        ),
+        (["mcp_rollout.mcp_servers.filesystem_ops", "--directory", "missing"], "missing is not a directory"),
     ],
 )
 def test_bad_use_is_one_message_and_exit_status_two(arguments: list[str], complaint: str):
@@ -53,7 +56,7 @@ def test_bad_use_is_one_message_and_exit_status_two(arguments: list[str], compla
 
 RAISES = """
 from mcp.server.mcpserver import MCPServer
-from mcp_servers.kit import main
+from mcp_rollout.mcp_servers.kit import main
 server = MCPServer("raises")
 @server.tool()
 def look() -> str:

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
-from mcp_servers import research
-from mcp_servers.kit import Message
-from mcp_servers.research.facts import descriptions
-from mcp_servers.research.library import Library, make_library
-from mcp_servers.research.questions import TASKS, library_of, make_question
-from mcp_servers.research.server import Inquiry, answer_in, normalised
+from mcp_rollout.mcp_servers import research
+from mcp_rollout.mcp_servers.kit import Message
+from mcp_rollout.mcp_servers.research.facts import descriptions
+from mcp_rollout.mcp_servers.research.library import Library, make_library
+from mcp_rollout.mcp_servers.research.questions import TASKS, library_of, make_question
+from mcp_rollout.mcp_servers.research.server import Inquiry, answer_in, normalised
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.database import TODAY
-from mcp_servers.retail.script import Look
-from mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
-from mcp_servers.retail.tasks import TASKS, make_case
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.database import TODAY
+from mcp_rollout.mcp_servers.retail.script import Look
+from mcp_rollout.mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
+from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

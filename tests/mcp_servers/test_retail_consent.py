@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.kit import Message
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.score import all_agreed, is_no, is_yes
-from mcp_servers.retail.script import CONFIRM, Request, Say, Write
-from mcp_servers.retail.tasks import TASKS, make_case
-from mcp_servers.retail.users import scenario
-from mcp_servers.user_simulator.scripted import ScriptedUser
+from mcp_rollout.mcp_servers.kit import Message
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.score import all_agreed, is_no, is_yes
+from mcp_rollout.mcp_servers.retail.script import CONFIRM, Request, Say, Write
+from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
+from mcp_rollout.mcp_servers.retail.users import scenario
+from mcp_rollout.mcp_servers.user_simulator.scripted import ScriptedUser
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

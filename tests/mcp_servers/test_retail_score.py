@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.script import Say
-from mcp_servers.retail.tasks import TASKS, make_case
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.script import Say
+from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.kit import Split
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.database import RETURN_DAYS
-from mcp_servers.retail.short_tasks import (
+from mcp_rollout.mcp_servers.kit import Split
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.database import RETURN_DAYS
+from mcp_rollout.mcp_servers.retail.short_tasks import (
     SHORT_TASKS,
     STATES,
     ShortSlice,
@@ -25,7 +25,7 @@ from mcp_servers.retail.short_tasks import (
     state_of,
     wish_of,
 )
-from mcp_servers.retail.vocabulary import TELLING, VOCABULARIES, Part
+from mcp_rollout.mcp_servers.retail.vocabulary import TELLING, VOCABULARIES, Part
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_servers.kit import Message
-from mcp_servers.retail.case import Case
-from mcp_servers.retail.score import required_changes, score
-from mcp_servers.retail.script import Say
-from mcp_servers.retail.shop import Shop
-from mcp_servers.retail.tasks import TASKS, make_case
-from mcp_servers.retail.users import scenario
-from mcp_servers.user_simulator.scripted import ScriptedUser
+from mcp_rollout.mcp_servers.kit import Message
+from mcp_rollout.mcp_servers.retail.case import Case
+from mcp_rollout.mcp_servers.retail.score import required_changes, score
+from mcp_rollout.mcp_servers.retail.script import Say
+from mcp_rollout.mcp_servers.retail.shop import Shop
+from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
+from mcp_rollout.mcp_servers.retail.users import scenario
+from mcp_rollout.mcp_servers.user_simulator.scripted import ScriptedUser
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -88,7 +88,7 @@ def test_every_write_tool_is_required_by_some_task_of_each_split():
 
 def test_the_same_task_and_seed_give_the_same_world_and_script_in_another_process():
     program = (
-        "from mcp_servers.retail.tasks import make_case\n"
+        "from mcp_rollout.mcp_servers.retail.tasks import make_case\n"
         "case = make_case('retail-train-0006', 42)\n"
         "print(case.database.digest(), repr(case.turns()))"
     )

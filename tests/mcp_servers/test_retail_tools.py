@@ -13,9 +13,9 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult
 
-from mcp_servers.retail.database import TODAY, Order, PaymentMethod
-from mcp_servers.retail.shop import Shop, set_payment
-from mcp_servers.retail.tasks import TASKS, make_case
+from mcp_rollout.mcp_servers.retail.database import TODAY, Order, PaymentMethod
+from mcp_rollout.mcp_servers.retail.shop import Shop, set_payment
+from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from mcp_types import CallToolResult
 from playing import Stage, read_environment, score_of
 
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from mcp_servers import sandbox
-from mcp_servers._jail.child import Limits
-from mcp_servers.sandbox.judge import judge, same
-from mcp_servers.sandbox.server import TASKS, problem
-from mcp_servers.sandbox.steps import EXAMPLES, HIDDEN, MAX_ALIKE, Check
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.types import Call
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.mcp_servers import sandbox
+from mcp_rollout.mcp_servers._jail.child import Limits
+from mcp_rollout.mcp_servers.sandbox.judge import judge, same
+from mcp_rollout.mcp_servers.sandbox.server import TASKS, problem
+from mcp_rollout.mcp_servers.sandbox.steps import EXAMPLES, HIDDEN, MAX_ALIKE, Check
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.types import Call
 
 pytestmark = [pytest.mark.anyio]
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_servers.kit import Splits
+from mcp_rollout.mcp_servers.kit import Splits
 
 TASKS = Splits("shop", {"train": 12_000, "test": 30})
 

@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
 
-from mcp_servers.kit import TrajectoryState
+from mcp_rollout.mcp_servers.kit import TrajectoryState
 
 pytestmark = pytest.mark.anyio
 ErrorOf = Callable[[CallToolResult], str]

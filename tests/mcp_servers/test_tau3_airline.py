@@ -16,14 +16,14 @@ import pytest
 from playing import ENVIRONMENTS
 from tau3_players import blind, chosen, perturbed, references, seated, verdicts
 
-from gateway.config.models import GatewayConfig, ServerConfig
-from gateway.errors import GatewayError, WorldLost
-from gateway.gateway import Gateway
-from mcp_servers.tau3_airline import package, users
-from rollout.contract import Options, check_environment
-from rollout.environment.config import load_environment
-from rollout.environment.harness import SPLITS, list_tasks
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
+from mcp_rollout.gateway.errors import GatewayError, WorldLost
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.mcp_servers.tau3_airline import package, users
+from mcp_rollout.rollout.contract import Options, check_environment
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.harness import SPLITS, list_tasks
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ def test_a_model_is_told_the_instructions_and_a_script_says_them_in_the_first_pe
 
 def test_a_missing_environment_is_named_with_its_remedy(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "mcp_servers.tau3_airline"],
+        [sys.executable, "-m", "mcp_rollout.mcp_servers.tau3_airline"],
         env={package.VARIABLE: str(tmp_path)},
         capture_output=True,
         text=True,
@@ -147,7 +147,7 @@ async def test_a_server_that_is_killed_in_a_call_loses_its_own_world_alone() -> 
 async def test_no_customer_is_in_both_splits_and_together_they_are_the_benchmark() -> None:
     async with opened_environment(load_environment("tau3_airline_scripted", ENVIRONMENTS)) as gateway:
         server = gateway.config.servers["airline"]
-    whole = server.model_copy(update={"args": ("-m", "mcp_servers.tau3_airline")})
+    whole = server.model_copy(update={"args": ("-m", "mcp_rollout.mcp_servers.tau3_airline")})
     async with (
         Gateway(GatewayConfig(servers={"airline": whole})) as gateway,
         gateway.lease(trajectory="lists", task=None, seed=0) as session,

@@ -26,12 +26,12 @@ from mcp_types import CallToolResult
 from pydantic import SecretStr
 from serving import Model, listening
 
-from mcp_servers.kit import Reply
-from mcp_servers.user_simulator import Persona, create_server, simulator
-from mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
-from mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser
-from mcp_servers.user_simulator.recordings import Recording, ReplayedUser, load_recordings
-from mcp_servers.user_simulator.scripted import Cue, Scenario, Step
+from mcp_rollout.mcp_servers.kit import Reply
+from mcp_rollout.mcp_servers.user_simulator import Persona, create_server, simulator
+from mcp_rollout.mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
+from mcp_rollout.mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser
+from mcp_rollout.mcp_servers.user_simulator.recordings import Recording, ReplayedUser, load_recordings
+from mcp_rollout.mcp_servers.user_simulator.scripted import Cue, Scenario, Step
 
 pytestmark = pytest.mark.anyio
 
@@ -573,7 +573,7 @@ async def test_a_live_user_is_served_over_stdio_beside_the_page(tmp_path: Path) 
         place = f"127.0.0.1:{free.getsockname()[1]}"
     live = ["live", "--personas", str(tmp_path / "personas.json"), "--page", place]
     environment = {**os.environ, "HOME": str(tmp_path)}
-    arguments = ["-m", "mcp_servers.user_simulator"]
+    arguments = ["-m", "mcp_rollout.mcp_servers.user_simulator"]
     program = StdioServerParameters(command=sys.executable, args=[*arguments, *live], env=environment)
     with anyio.fail_after(90):
         async with Client(program) as client, anyio.create_task_group() as tasks:

@@ -13,9 +13,9 @@ from mcp import Client
 from mcp_types import CallToolResult
 from pydantic import ValidationError
 
-from mcp_servers.user_simulator import Answer, Cue, Scenario, Step, create_server
-from mcp_servers.user_simulator.scripted import ScriptedUser
-from mcp_servers.user_simulator.server import load_by_task
+from mcp_rollout.mcp_servers.user_simulator import Answer, Cue, Scenario, Step, create_server
+from mcp_rollout.mcp_servers.user_simulator.scripted import ScriptedUser
+from mcp_rollout.mcp_servers.user_simulator.server import load_by_task
 
 pytestmark = pytest.mark.anyio
 ErrorOf = Callable[[CallToolResult], str]

@@ -17,9 +17,9 @@ from dropping import Relay, dropping
 from programs import listening_program
 from serving import Model, listening
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session
-from gateway.errors import CallTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
-from gateway.types import Role
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
+from mcp_rollout.gateway.errors import CallTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
+from mcp_rollout.gateway.types import Role
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +41,14 @@ def files(directory: Path) -> dict[str, list[str]]:
     persona = {"persona": "p", "goal": "g", "opening": "Hello.", "max_replies": TURNS + 1}
     (directory / "personas.json").write_text(json.dumps({"*": persona}))
     return {
-        "scripted": ["mcp_servers.user_simulator", "scripted", "--scenarios", str(directory / "scenarios.json")],
+        "scripted": [
+            "mcp_rollout.mcp_servers.user_simulator",
+            "scripted",
+            "--scenarios",
+            str(directory / "scenarios.json"),
+        ],
         "model": [
-            "mcp_servers.user_simulator",
+            "mcp_rollout.mcp_servers.user_simulator",
             "model",
             *("--personas", str(directory / "personas.json"), "--timeout-s", "300"),
         ],
@@ -138,7 +143,7 @@ async def test_no_attempt_at_a_word_problem_is_skipped_or_doubled(conversations:
     tries = ["3 more tries", "2 more tries", "one more try"]
     hears = [f"that is not right. you have {left}: go through the steps again." for left in tries]
     hears += ["that is not right. let us leave it at that."]
-    attempts = ["mcp_servers.gsm8k_tools", "--attempts", str(TURNS)]
+    attempts = ["mcp_rollout.mcp_servers.gsm8k_tools", "--attempts", str(TURNS)]
     async with program(attempts, {}) as port, dropping(port, share=0.03, seed=3) as relay:
         wrong = [f"Answer: -{seq}" for seq in range(1, TURNS + 1)]
         await crowd(relay, conversations, task="gsm8k-test-0000", says=wrong, hears=hears)

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mcp_wire.chat_api import ApiError, ApiLost, complete, open_client, post
+from mcp_rollout.mcp_wire.chat_api import ApiError, ApiLost, complete, open_client, post
 
 pytestmark = pytest.mark.anyio
 SAID = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}

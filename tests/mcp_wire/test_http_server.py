@@ -14,11 +14,11 @@ import anyio
 import pytest
 import uvicorn
 
-from mcp_wire import http_connections
-from mcp_wire.door import Names
-from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import DirectAnswer, Request
-from mcp_wire.http_server import HttpConnection, protocol
+from mcp_rollout.mcp_wire import http_connections
+from mcp_rollout.mcp_wire.door import Names
+from mcp_rollout.mcp_wire.http_connections import Connections
+from mcp_rollout.mcp_wire.http_request import DirectAnswer, Request
+from mcp_rollout.mcp_wire.http_server import HttpConnection, protocol
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.kit import Call, ExpertTurn, Harness, Message, Score, Split, TaskItem, ToolError, main
+from mcp_rollout.mcp_servers.kit import Call, ExpertTurn, Harness, Message, Score, Split, TaskItem, ToolError, main
 
 ACTS = (
     "[red]marked[/red] [link=http://example.org]up[/link] [/]"  # markup of rich

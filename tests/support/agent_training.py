@@ -18,10 +18,10 @@ from engine_log import compare, read_generations, read_records, read_trained_row
 from taught_model import teach
 from verl_run import logged, train
 
-from gateway.catalogue.tool_config import read_lock
-from rollout.environment.config import load_environment
-from rollout.programs.trial import try_out
-from rollout.tokens.chatml import ByteTokens
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.programs.trial import try_out
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
 
 STEPS, SAMPLES = 2, 4
 ROOT = Path(__file__).parents[2]

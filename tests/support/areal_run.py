@@ -22,7 +22,7 @@ def train_areal(
     overrides: Mapping[str, object],
     *,
     server: str | None = None,
-    module: str = "rollout.areal.train",
+    module: str = "mcp_rollout.rollout.areal.train",
     timeout_s: float = 900,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:

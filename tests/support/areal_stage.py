@@ -16,12 +16,12 @@ import torch
 import yaml
 from scripted_sglang import Script
 
-from rollout.areal.stopping import Rows
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.areal.stopping import Rows
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
 
 SERVER = Path(__file__).with_name("echo_server.py")
-WORKFLOW = "rollout.areal.workflow.MCPWorkflow"
+WORKFLOW = "mcp_rollout.rollout.areal.workflow.MCPWorkflow"
 GROUP = 3
 
 
@@ -167,6 +167,6 @@ def eventually(holds: Callable[[], bool], *, within_s: float = 60) -> bool:
 
 
 def assert_nothing_is_open() -> None:
-    from rollout.areal.runtime import PROCESS
+    from mcp_rollout.rollout.areal.runtime import PROCESS
 
     assert PROCESS._runtimes == {}

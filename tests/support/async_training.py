@@ -18,7 +18,7 @@ SEPARATE: dict[str, Any] = {
     "actor_rollout_ref.rollout.nnodes": 1,
     "actor_rollout_ref.rollout.n_gpus_per_node": 1,
     "actor_rollout_ref.rollout.checkpoint_engine.backend": "gloo",
-    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "rollout.verl_cpu.gloo_weights",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "mcp_rollout.rollout.verl_cpu.gloo_weights",
     "ray_kwargs.ray_init.num_gpus": 2,
     "ray_kwargs.ray_init.num_cpus": 14,
 }

@@ -11,16 +11,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gateway.leases.session import Session
-from gateway.types import CallFault
-from mcp_servers.bfcl.documents import Function, load_functions
-from mcp_servers.bfcl.server import play
-from mcp_servers.bfcl.tasks import find_task
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.types import Call, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.mcp_servers.bfcl.documents import Function, load_functions
+from mcp_rollout.mcp_servers.bfcl.server import play
+from mcp_rollout.mcp_servers.bfcl.tasks import find_task
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Call, Policy
 
 FUNCTIONS: dict[str, Function] = load_functions()
 Turns = list[list[Call]]

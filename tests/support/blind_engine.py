@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy, WithoutModel
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.types import Call, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy, WithoutModel
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.types import Call, Policy
 
 
 class Blind(WithoutModel):

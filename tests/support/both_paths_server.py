@@ -21,8 +21,8 @@ from mcp_types import (
 )
 from pydantic import BaseModel, Field
 
-from mcp_servers.kit import Harness, ToolError, main
-from mcp_servers.kit.direct.calls import DirectCalls
+from mcp_rollout.mcp_servers.kit import Harness, ToolError, main
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
 
 
 class Point(BaseModel):

@@ -47,7 +47,7 @@ def browsing() -> Iterator[Any]:
 @contextmanager
 def viewing(directory: Path) -> Iterator[str]:
     """The address of `mcp-rollout trace view DIRECTORY`."""
-    command = [sys.executable, "-m", "rollout.cli", "trace", "view", str(directory)]
+    command = [sys.executable, "-m", "mcp_rollout", "trace", "view", str(directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rollout.cli.app import main
+from mcp_rollout.rollout.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 

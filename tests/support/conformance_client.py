@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-from gateway import Gateway, GatewayConfig, GatewayError, Session
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
 
 Context = dict[str, Any]
 """What the suite tells a scenario's client: credentials, calls to make."""

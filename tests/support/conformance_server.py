@@ -29,7 +29,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, Field
 
-from mcp_servers.kit import ToolError, main
+from mcp_rollout.mcp_servers.kit import ToolError, main
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 SOUND = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="

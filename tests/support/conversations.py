@@ -12,13 +12,13 @@ from sampled import Sampler
 from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
-from gateway.leases.session import Session
-from rollout.environment.task import Origin
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Policy
 
 OK = {
     "gpt-oss": "<|channel|>commentary<|message|>Ok.<|end|><|start|>assistant",
@@ -77,7 +77,7 @@ def servers(answers: int) -> dict[str, MCPServer]:
 async def played(
     name: str, script: Sequence[Said], directory: Path, *, strategy: dict[str, Any] | None = None, **thinking: Any
 ) -> tuple[Trace, Sampler]:
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, dialect = tokenizer_for(name), DIALECTS[name]
     sampler = Sampler(tokenizer=tokenizer, script=[said.text(dialect) for said in script], seed=len(script))

@@ -13,8 +13,8 @@ import torch
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-import rollout.verl_cpu.accelerator  # noqa: F401 - registers before the replacements below
-from rollout.verl_cpu.replica import TransformersAdapter, TransformersReplica
+import mcp_rollout.rollout.verl_cpu.accelerator  # noqa: F401 - registers before the replacements below
+from mcp_rollout.rollout.verl_cpu.replica import TransformersAdapter, TransformersReplica
 
 DROPPED_AFTER_STEP = 2
 

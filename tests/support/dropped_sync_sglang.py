@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from dropped_sync import DROPPED_AFTER_STEP
 
-from rollout.verl_cpu.sglang_replica import SGLangCPUAdapter
+from mcp_rollout.rollout.verl_cpu.sglang_replica import SGLangCPUAdapter
 
 
 class ForgetfulSGLangAdapter(SGLangCPUAdapter):

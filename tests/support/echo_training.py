@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import yaml
 from taught_model import teach
 
-from gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
 
 ROOT = Path(__file__).parents[2]
 ROWS = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 
 def make_ending_model(path: Path) -> Path:

@@ -11,14 +11,14 @@ from inference_servers import Generator
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
-from rollout.engines.engine import EngineOptions
-from rollout.engines.opening import opened_engine
-from rollout.engines.sampling import SamplingParameters
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin
-from rollout.evaluation.play import Job, Lengths, play_all
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.evaluation.play import Job, Lengths, play_all
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 TEMPERATURE = 0.9
 

@@ -10,10 +10,10 @@ from typing import Any
 import told
 from told import Conversation, Engine, Played, conversing, played
 
-from rollout.engines.chat import ChatEngine, Reply
-from rollout.loop.limits import Limits
-from rollout.programs.program import Offered
-from rollout.types import Message
+from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.programs.program import Offered
+from mcp_rollout.rollout.types import Message
 
 CALL = "$call"
 """In a step, the id of the first call of the last answer that had one."""
@@ -87,7 +87,7 @@ def finish(document: Mapping[str, Any]) -> str:
 async def play(directory: Path, given: Mapping[str, Any]) -> tuple[Played, list[list[str]]]:
     """Play a case; returns the names of the tools that a chat API got with each request as well."""
     own = {"use": "field_programs:steps", "arguments": {"does": given["does"], "tools": given.get("tools", [])}}
-    agent = {"use": "rollout.programs.program:Function", "with": own}
+    agent = {"use": "mcp_rollout.rollout.programs.program:Function", "with": own}
     limits, offered = Limits(**{"response_tokens": 100_000, **given.get("limits", {})}), list[list[str]]()
     texts = [text.strip() for text in given["says"]]
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway import Gateway, GatewayConfig, Session
+from mcp_rollout import Gateway, GatewayConfig, Session
 
 SERVER = Path(__file__).parents[1] / "gateway" / "forking_server.py"
 

@@ -13,7 +13,7 @@ from frozen_worlds import SPELLED, VAULT, words
 from sampled import respelled
 from tool_formats import DIALECTS, tokenizer_for
 
-from rollout.types import Call
+from mcp_rollout.rollout.types import Call
 
 Case = dict[str, Any]
 ASK = "ASKED FOR A SUMMARY"
@@ -248,11 +248,14 @@ COMPACT: dict[str, Any] = {
     for keep, tokens, loss in ((0, 60, "train"), (1, 80, "mask"), (2, 60, "train"), (2, 0, "train"))
 }
 AGENTS: dict[str, Any] = {
-    "reflects": WITH_USER | {"agent": "rollout.agents.reflect:Reflect"},
-    "retries": WITH_USER | {"agent": {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback"}},
+    "reflects": WITH_USER | {"agent": "mcp_rollout.rollout.agents.reflect:Reflect"},
+    "retries": WITH_USER | {"agent": {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback"}},
     "plans": SCORED
-    | {"agent": {"use": "rollout.agents.plan_then_act:PlanThenAct", "with": {"plan_tokens": 50}}, "limits": LIMITS},
-    "compacts": COMPACT["keeps_1_mask"] | {"agent": "rollout.agents.reflect:Reflect"},
+    | {
+        "agent": {"use": "mcp_rollout.rollout.agents.plan_then_act:PlanThenAct", "with": {"plan_tokens": 50}},
+        "limits": LIMITS,
+    },
+    "compacts": COMPACT["keeps_1_mask"] | {"agent": "mcp_rollout.rollout.agents.reflect:Reflect"},
 }
 
 
@@ -266,7 +269,7 @@ def mixed(rng: Random, kind: str, environments: dict[str, Any], count: int, **fi
 
 def _function(use: str, **arguments: Any) -> dict[str, Any]:
     own = {"use": use, "arguments": arguments} if arguments else {"use": use}
-    return SCORED | {"agent": {"use": "rollout.programs.program:Function", "with": own}, "limits": LIMITS}
+    return SCORED | {"agent": {"use": "mcp_rollout.rollout.programs.program:Function", "with": own}, "limits": LIMITS}
 
 
 CALL = '<tool_call>\n{"name": "note", "arguments": {"text": "plum",  "size": 3.0}}\n</tool_call>'

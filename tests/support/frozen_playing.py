@@ -171,7 +171,7 @@ def _without_ray(queue: list[Queue], collected: list[Collected]) -> Iterator[Non
             "transfer_queue.kv_batch_get",
             lambda keys, partition, select_fields: queue[-1].get(keys, partition, select_fields),
         ),
-        patch("rollout.verl.runtime.statistics_collector", Collector),
+        patch("mcp_rollout.rollout.verl.runtime.statistics_collector", Collector),
     ):
         yield
 
@@ -265,8 +265,8 @@ def _worker() -> tuple[Any, Any]:
     """verl's agent loop worker with our agent loop, and the configuration of its clients; made once, for a second."""
     from verl_config import composed
 
-    from rollout.verl.agent_loop import MCPAgentLoopWorker
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoopWorker
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     directory = tempfile.mkdtemp(prefix="frozen-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -281,8 +281,8 @@ def _worker() -> tuple[Any, Any]:
 async def staged(case: Case, environments: Mapping[str, Any], directory: Path) -> AsyncIterator[Stage]:
     from verl.workers.rollout.llm_server import LLMServerClient
 
-    from rollout.verl.client import AttemptsClient
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.client import AttemptsClient
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     name, is_asynchronous, has_logprobs, most_prompt, most_response = stage_of(case)
     files = directory / "environments"
@@ -347,8 +347,8 @@ def advantages_of(queue: Queue) -> dict[str, dict[str, Any]]:
     from omegaconf import OmegaConf
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from rollout.verl.estimators import columns_of
-    from rollout.verl.settings import ESTIMATORS, AdvantagesConfig
+    from mcp_rollout.rollout.verl.estimators import columns_of
+    from mcp_rollout.rollout.verl.settings import ESTIMATORS, AdvantagesConfig
 
     keys = [key for key in sorted(queue.rows) if f"train/{key}" in queue.tags]
     if not keys:
@@ -387,7 +387,7 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 def read_views(directory: Path) -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
     """By group and trajectory, a label that is the same on each run, and what a reader sees."""
-    from rollout.trace.store import read_traces
+    from mcp_rollout.rollout.trace.store import read_traces
 
     found: defaultdict[str, dict[str, tuple[str, dict[str, Any]]]] = defaultdict(dict)
     for trace in read_traces(directory):

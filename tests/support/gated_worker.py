@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.tensordict_utils import get_tensordict
 
-from rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
+from mcp_rollout.rollout.verl.agent_workers import ATTEMPT, AgentWorkers, HoldsPrompts
 
 ROOT = Path(__file__).parents[2]
 IMPORTS = {"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "support")))}}

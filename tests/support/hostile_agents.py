@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from gateway.errors import GatewayError
-from rollout.errors import EngineError
-from rollout.loop.turns import TrajectoryOver, Turns
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns
 
 KEPT: list[Turns] = []
 """What `Keeper` keeps beyond its trajectory."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from gateway import Gateway, GatewayError, Session, ToolResult
+from mcp_rollout import Gateway, GatewayError, Session, ToolResult
 
 T = TypeVar("T")
 LEAST_ROUNDS = 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from blind_engine import Blind
 
-from rollout.engines.engine import EngineOptions
-from rollout.types import Call
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.types import Call
 
 
 def letters(_: EngineOptions) -> Blind:

@@ -15,20 +15,20 @@ from uuid import uuid4
 import third_party
 from mcp.server.mcpserver import MCPServer
 
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.random_arguments import random_arguments
-from rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.rows import environment_tasks
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import PolicyFor, roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.random_arguments import random_arguments
+from mcp_rollout.rollout.engines.scripted import RandomPolicy, ScriptedPolicy, expert_script
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import PolicyFor, roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 ENVIRONMENTS = Path(__file__).parents[2] / "configs" / "environments"
 

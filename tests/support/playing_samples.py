@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.gateway import Gateway
-from rollout.engines.engine import Engine
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
-from rollout.evaluation.play import Lengths, jobs_of, play_all
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.engines.engine import Engine
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.evaluation.play import Lengths, jobs_of, play_all
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 
 async def played(

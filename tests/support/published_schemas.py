@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from gateway.cassette.lines import json_schema as cassette_schema
-from rollout.trace.columns import layout
-from rollout.trace.journal import json_schema
-from rollout.trace.run_record import RunRecord
+from mcp_rollout.gateway.cassette.lines import json_schema as cassette_schema
+from mcp_rollout.rollout.trace.columns import layout
+from mcp_rollout.rollout.trace.journal import json_schema
+from mcp_rollout.rollout.trace.run_record import RunRecord
 
 
 def schemas() -> dict[str, str]:

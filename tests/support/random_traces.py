@@ -7,14 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.server_events import Notification, NotificationKind, RequestKind, ServerRequest
-from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.sections import AgentConfig, FilterAction, Strategy
-from rollout.environment.task import Check, Origin, Task, VerlColumns, WorldCall
-from rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent
-from rollout.trace.outcome import StrategyRecord
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.types import Attempt, Call, Completion, Edit, FinishReason, Parsed, Shown
+from mcp_rollout.gateway.server_events import Notification, NotificationKind, RequestKind, ServerRequest
+from mcp_rollout.gateway.types import CallFault, Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.sections import AgentConfig, FilterAction, Strategy
+from mcp_rollout.rollout.environment.task import Check, Origin, Task, VerlColumns, WorldCall
+from mcp_rollout.rollout.trace.events import CheckEvent, Mark, MarkKind, ToolEvent, UserEvent
+from mcp_rollout.rollout.trace.outcome import StrategyRecord
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.types import Attempt, Call, Completion, Edit, FinishReason, Parsed, Shown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -164,7 +164,7 @@ def shown_parts() -> st.SearchStrategy[Shown]:
 
 @st.composite
 def server_events(draw: st.DrawFn) -> Any:
-    from gateway.server_events import ServerEvents
+    from mcp_rollout.gateway.server_events import ServerEvents
 
     asked = ServerRequest(
         server=draw(TEXTS),

@@ -73,7 +73,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def agent(name: str) -> dict[str, Any]:
-    return {"use": "rollout.programs.program:Program", "with": PROGRAMS[name][1]}
+    return {"use": "mcp_rollout.rollout.programs.program:Program", "with": PROGRAMS[name][1]}
 
 
 def script(name: str, turns: int = 0) -> list[str]:
@@ -114,7 +114,7 @@ RETRY = {"openai_agents_chat", "codex", "opencode", "pydantic_ai_chat", "pydanti
 
 def cutting(every: int) -> Callable[[], None]:
     """Have the endpoint break the connection in the middle of each so many answers of the model; returns the repair."""
-    from rollout.programs.face import Face
+    from mcp_rollout.rollout.programs.face import Face
 
     answer, count = Face.__call__, [0]
 
@@ -158,7 +158,7 @@ def requests(name: str) -> Iterator[dict[str, Any]]:
 
 def recording(written: list[str]) -> None:
     """Have the endpoint keep each POST that it answers."""
-    from rollout.programs.face import HOME, Face
+    from mcp_rollout.rollout.programs.face import HOME, Face
 
     answer = Face.__call__
 
@@ -183,7 +183,7 @@ def recording(written: list[str]) -> None:
 async def record(name: str) -> None:
     from told import Engine, played
 
-    from rollout.loop.limits import Limits
+    from mcp_rollout.rollout.loop.limits import Limits
 
     written: list[str] = []
     recording(written)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from rollout.trace.journal import to_json
-from rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.journal import to_json
+from mcp_rollout.rollout.trace.record import Trace
 
 _TIMES = frozenset({"began_at", "elapsed_s", "lease_wait_s", "generate_s", "wait_s"})
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollout.types import Completion, FinishReason
+from mcp_rollout.rollout.types import Completion, FinishReason
 
 
 @dataclass(kw_only=True)

@@ -12,10 +12,10 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway import Gateway, GatewayConfig
-from gateway.remote.hosts import HostConfig, HostList
-from gateway.serve.app import Serving, serving
-from gateway.serve.config import ServeConfig
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.remote.hosts import HostConfig, HostList
+from mcp_rollout.gateway.serve.app import Serving, serving
+from mcp_rollout.gateway.serve.config import ServeConfig
 
 TOKEN = "a token of the first bearer"
 OTHER_TOKEN = "a token of another bearer"

@@ -32,7 +32,15 @@ def running_sglang(model: Path, home: Path, *options: str, python: Path = SGLANG
     logging += ["--log-requests-target", str(home / "requests")]
 
     def command(port: int) -> list[str]:
-        start = [str(python), "-m", "rollout.verl_cpu.sglang_server", "--model-path", str(model), "--port", str(port)]
+        start = [
+            str(python),
+            "-m",
+            "mcp_rollout.rollout.verl_cpu.sglang_server",
+            "--model-path",
+            str(model),
+            "--port",
+            str(port),
+        ]
         return [*start, "--max-total-tokens", "65536", *logging, *options]
 
     with running(command, home) as address:

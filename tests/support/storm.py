@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 from breaking import REPEATABLE
 
-from gateway import Gateway, GatewayConfig, GatewayError, ToolResult
-from gateway.errors import DeliveryUnknown, ProtocolError, ServerUnavailable
+from mcp_rollout import Gateway, GatewayConfig, GatewayError, ToolResult
+from mcp_rollout.gateway.errors import DeliveryUnknown, ProtocolError, ServerUnavailable
 
 BREAK_TWICE = 0.3
 """Share of calls whose second attempt breaks as well as the first."""

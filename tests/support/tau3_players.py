@@ -21,19 +21,19 @@ from typing import Any
 
 from blind_engine import Blind
 
-from gateway.leases.session import Session
-from mcp_servers.tau3_airline.package import data, environment
-from mcp_servers.tau3_airline.users import scenario
-from rollout.contract import calls
-from rollout.contract.calls import Call, Score, Turn
-from rollout.contract.play import random_script
-from rollout.engines.engine import EngineOptions
-from rollout.environment.config import load_environment
-from rollout.environment.harness import ListedTask
-from rollout.environment.startup import opened_environment
-from rollout.evaluation.estimates import estimate
-from rollout.trace.store import read_traces
-from rollout.types import Message
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.mcp_servers.tau3_airline.package import data, environment
+from mcp_rollout.mcp_servers.tau3_airline.users import scenario
+from mcp_rollout.rollout.contract import calls
+from mcp_rollout.rollout.contract.calls import Call, Score, Turn
+from mcp_rollout.rollout.contract.play import random_script
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.evaluation.estimates import estimate
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Message
 
 ENVIRONMENTS = Path(__file__).parents[2] / "configs" / "environments"
 ORACLE = Path(__file__).with_name("tau3_oracle.py")

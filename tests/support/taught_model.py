@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 
 def teach(

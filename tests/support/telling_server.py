@@ -7,7 +7,7 @@ from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_servers.kit import Call, ExpertTurn, Harness, Message, Score, Split, TaskItem, ToolError, main
+from mcp_rollout.mcp_servers.kit import Call, ExpertTurn, Harness, Message, Score, Split, TaskItem, ToolError, main
 
 TOLD = f"{os.environ.get('SHOP_API_KEY')} {os.environ.get('PLAIN_PASSWORD')} {sys.argv[-1]}"
 

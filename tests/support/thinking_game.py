@@ -12,15 +12,15 @@ from engine_log import compare, plain_record, recorded, samples_of
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, task
 
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.trace.journal import to_json
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Policy, TokenBuilder
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.journal import to_json
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call, Completion, Policy, TokenBuilder
 
 SCRIPT = [
     hermes.write(thinking="I shout plum.", calls=[Call(name="shout", arguments={"text": "plum"})]),

@@ -22,15 +22,15 @@ from sampled import respelled
 from tool_formats import builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
-from gateway.leases.session import Session
-from rollout.engines.chat import ChatEngine
-from rollout.environment.task import Origin, Task
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.programs.program import Offered
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Completion, FinishReason, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.chat import ChatEngine
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.programs.program import Offered
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Completion, FinishReason, Policy
 
 NOTE = '<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
@@ -104,7 +104,7 @@ class Played:
 
 
 def differences(trace: Trace, log: Sequence[tuple[list[int], list[int]]]) -> int:
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     # verl's batch has what the trace has, which is compared with the engine's log.
     for sample, segment in zip(to_outputs(trace, ()), trace.segments, strict=True):
@@ -158,7 +158,7 @@ async def played(
         agent: The agent's section instead.
         chat: A chat API in the engine's place.
     """
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, notes = tokenizer_for("hermes"), list[tuple[str, float]]()
     model = engine or Engine(texts)
@@ -167,7 +167,7 @@ async def played(
         return model if chat is None else await chat.policy(session, made, row or task(), Origin())
 
     worlds = servers or desk(notes)
-    own = agent or {"use": "rollout.programs.program:Function", "with": {"use": f"told:{run}"}}
+    own = agent or {"use": "mcp_rollout.rollout.programs.program:Function", "with": {"use": f"told:{run}"}}
     reward = {"server": "desk"} if servers is None else {}
     made = environment(worlds, agent=own, **{"reward": reward, **fields})
     async with opened(made, worlds) as gateway:
@@ -189,7 +189,7 @@ def plain_program() -> dict[str, Any]:
     odd = Path(__file__).with_name("odd_program.py")
     command = [sys.executable, str(odd), "plain", "${model.url}", "${mcp.url}", "${prompt}"]
     own = {"command": command, "frozen": {"at [0-9T-]+": "at noon"}}
-    return {"use": "rollout.programs.program:Program", "with": own}
+    return {"use": "mcp_rollout.rollout.programs.program:Program", "with": own}
 
 
 SEEN: list[Any] = []

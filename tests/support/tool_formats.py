@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout.formats import hermes
-from rollout.types import Call
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.types import Call
 
 HERE = Path(__file__).parent
 REAL = os.environ.get("MCP_ROLLOUT_TOKENIZERS")
@@ -273,7 +273,7 @@ def _small(dialect: Dialect) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from rollout.verl_cpu.tiny_model import CHAT_TEMPLATE
+    from mcp_rollout.rollout.verl_cpu.tiny_model import CHAT_TEMPLATE
 
     template = HERE / "templates" / f"{dialect.name}.jinja"
     chat = CHAT_TEMPLATE if dialect.name == "hermes" else template

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.archive import archive
-from rollout.trace.files import JOURNAL_SUFFIX
-from rollout.trace.journal import from_json, to_json
-from rollout.trace.lines import lines_of
-from rollout.trace.record import Reward, StopReason, Trace, UserEvent
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.files import JOURNAL_SUFFIX
+from mcp_rollout.rollout.trace.journal import from_json, to_json
+from mcp_rollout.rollout.trace.lines import lines_of
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace, UserEvent
+from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 
 def recorded_trace(name: str = "a") -> Trace:

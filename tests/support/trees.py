@@ -13,16 +13,16 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult, TextContent
 from worlds import ROLE, environment, opened, task
 
-from gateway.leases.session import Session
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.group import Group
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 TOKENS = ByteTokens()
 Say = Callable[[int, int], str]

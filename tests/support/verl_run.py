@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
-CPU_MODULES = "rollout.verl_cpu.accelerator,rollout.verl.trainer"
+CPU_MODULES = "mcp_rollout.rollout.verl_cpu.accelerator,mcp_rollout.rollout.verl.trainer"
 """What configs/engine/cpu.yaml has verl's processes import first."""
 
 
@@ -86,7 +86,7 @@ def reported() -> Any:
     """The statistics that workers have sent since this was last asked."""
     import ray
 
-    from rollout.verl.batch_statistics import statistics_collector
+    from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
 
     collector = statistics_collector()
     groups = {one.group for one in ray.get(collector.of.remote()).trajectories}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.events import Mark, MarkKind, UserEvent
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.trace.run_record import RunRecord, write_run_record
-from rollout.trace.store import TraceStore
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import TrainedSegment, digest
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.events import Mark, MarkKind, UserEvent
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, write_run_record
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, digest
+from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 STEPS, ROWS, SAMPLES = 4, 2, 4
 ATTACK = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import anyio
 
-from gateway.leases.session import Session
-from rollout.engines.engine import Engine
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.types import Completion, Policy, TokenBuilder
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.engine import Engine
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.types import Completion, Policy, TokenBuilder
 
 
 class Watched:

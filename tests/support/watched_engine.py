@@ -15,10 +15,10 @@ import torch
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-import rollout.verl_cpu.accelerator  # noqa: F401 - registers before what is added below
-from rollout.verl_cpu import ROLLOUT_NAME
-from rollout.verl_cpu.replica import TransformersReplica
-from rollout.verl_cpu.server import TransformersServer
+import mcp_rollout.rollout.verl_cpu.accelerator  # noqa: F401 - registers before what is added below
+from mcp_rollout.rollout.verl_cpu import ROLLOUT_NAME
+from mcp_rollout.rollout.verl_cpu.replica import TransformersReplica
+from mcp_rollout.rollout.verl_cpu.server import TransformersServer
 
 
 class WatchedServer(TransformersServer):
@@ -42,7 +42,7 @@ def _load_replica() -> type[RolloutReplica]:
     return WatchedReplica
 
 
-_ROLLOUT_REGISTRY[("watched", "async")] = "rollout.verl_cpu.replica.TransformersAdapter"
+_ROLLOUT_REGISTRY[("watched", "async")] = "mcp_rollout.rollout.verl_cpu.replica.TransformersAdapter"
 _ROLLOUT_REGISTRY[("sglang", "async")] = "watched_sglang.WatchedSGLangAdapter"
 for _name in ("watched", ROLLOUT_NAME):
     RolloutReplicaRegistry.register(_name, _load_replica)

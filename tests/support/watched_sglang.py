@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rollout.verl_cpu.sglang_replica import SGLangCPUAdapter
+from mcp_rollout.rollout.verl_cpu.sglang_replica import SGLangCPUAdapter
 
 
 class WatchedSGLangAdapter(SGLangCPUAdapter):

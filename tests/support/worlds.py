@@ -9,19 +9,19 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
-from gateway.config.models import ServerConfig
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.loop.clock import Clock
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Policy, TokenBuilder
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Policy, TokenBuilder
 
 ROLE = "mcp-rollout/role"
 REWARD = "mcp-rollout/reward"

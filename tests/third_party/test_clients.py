@@ -10,7 +10,7 @@ import anyio
 import pytest
 from served import served
 
-from gateway import GatewayConfig
+from mcp_rollout import GatewayConfig
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from doctor_servers import INSTALLED, KnownServer, known_servers
 
-from gateway import GatewayConfig
-from rollout.doctor.examination import Options
-from rollout.doctor.examine import examine
-from rollout.doctor.report import ServerReport, Verdict
+from mcp_rollout import GatewayConfig
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.examine import examine
+from mcp_rollout.rollout.doctor.report import ServerReport, Verdict
 
 pytestmark = pytest.mark.anyio
 KNOWN = known_servers()

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from third_party import apart, npm, python, sqlite
 
-from gateway import Gateway, GatewayConfig, Session
+from mcp_rollout import Gateway, GatewayConfig, Session
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from third_party import npm
 
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ import pytest
 from third_party import npm, python, sqlite
 from web import serving
 
-from gateway import Gateway, GatewayConfig, Session
-from gateway.types import ContentKind, canonical_json
+from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout.gateway.types import ContentKind, canonical_json
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ from typing import Any
 import structlog
 
 from benchmarks.faults.workload import Call, Open, main
-from gateway.config.models import GatewayConfig
-from gateway.gateway import Gateway
-from gateway.remote.hosts import HostList
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.remote.hosts import HostList
 
 BEST = {"call_timeout_s": 2, "close_timeout_s": 1}
 

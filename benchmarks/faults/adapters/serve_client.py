@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.faults.adapters import gateway_client
 from benchmarks.faults.workload import Open, main
 from benchmarks.serve_cost import served
-from gateway.remote.hosts import HostConfig, HostList
+from mcp_rollout.gateway.remote.hosts import HostConfig, HostList
 
 
 @contextmanager

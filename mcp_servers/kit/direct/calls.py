@@ -37,8 +37,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import trace
 from pydantic import ValidationError
 
-from mcp_servers.kit import sdk
-from mcp_servers.kit.direct.tools import DirectTools, OrdinaryResult, handing_over, is_plain
+from mcp_rollout.mcp_servers.kit import sdk
+from mcp_rollout.mcp_servers.kit.direct.tools import DirectTools, OrdinaryResult, handing_over, is_plain
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _PARAMS = frozenset({"name", "arguments", "_meta"})

@@ -28,10 +28,10 @@ from mcp_types import (
 )
 from starlette.requests import Request
 
-from mcp_servers.kit.direct.calls import DirectCalls
-from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
-from mcp_wire import http_request
-from mcp_wire.http_request import DirectAnswer
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
+from mcp_rollout.mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
+from mcp_rollout.mcp_wire import http_request
+from mcp_rollout.mcp_wire.http_request import DirectAnswer
 
 PING_S = 15.0
 """Silence after which a client gets a comment line, so that no proxy closes the connection."""

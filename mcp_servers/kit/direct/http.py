@@ -22,13 +22,13 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request as AsgiRequest
 
-from mcp_servers.kit import sdk
-from mcp_servers.kit.direct.calls import DirectCalls, as_call
-from mcp_servers.kit.direct.exchange import PING_S, Exchange
-from mcp_wire.door import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
-from mcp_wire.http_connections import Connections
-from mcp_wire.http_request import DirectAnswer, NotAdmitted, Request
-from mcp_wire.http_server import protocol
+from mcp_rollout.mcp_servers.kit import sdk
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls, as_call
+from mcp_rollout.mcp_servers.kit.direct.exchange import PING_S, Exchange
+from mcp_rollout.mcp_wire.door import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
+from mcp_rollout.mcp_wire.http_connections import Connections
+from mcp_rollout.mcp_wire.http_request import DirectAnswer, NotAdmitted, Request
+from mcp_rollout.mcp_wire.http_server import protocol
 
 PATH = b"/mcp"
 RECEIVE_S = 30.0

@@ -38,11 +38,11 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from mcp_servers.kit import sdk
-from mcp_servers.kit.direct.calls import DirectCalls, as_call
-from mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
-from mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
-from mcp_servers.kit.direct.streams import Messages, Output
+from mcp_rollout.mcp_servers.kit import sdk
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls, as_call
+from mcp_rollout.mcp_servers.kit.direct.channel import Channel, scope_type, unasked_end
+from mcp_rollout.mcp_servers.kit.direct.pipes import PipeInput, PipeOutput
+from mcp_rollout.mcp_servers.kit.direct.streams import Messages, Output
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers.kit import sdk
-from mcp_servers.kit.direct.calls import DirectCalls
-from mcp_servers.kit.direct.lines import LineServer
-from mcp_servers.kit.direct.streams import FINISH_S, Messages, Output
-from mcp_servers.kit.process import plain_tracebacks
+from mcp_rollout.mcp_servers.kit import sdk
+from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
+from mcp_rollout.mcp_servers.kit.direct.lines import LineServer
+from mcp_rollout.mcp_servers.kit.direct.streams import FINISH_S, Messages, Output
+from mcp_rollout.mcp_servers.kit.process import plain_tracebacks
 
 _LINES_AT_ONCE = 100
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import cast
 
-from mcp_servers.kit.direct.streams import Messages, Output
-from mcp_wire.lines import LineSplitter
+from mcp_rollout.mcp_servers.kit.direct.streams import Messages, Output
+from mcp_rollout.mcp_wire.lines import LineSplitter
 
 READ_BYTES = 1 << 18
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from mcp.shared.message import SessionMessage
 
-from mcp_wire.streams import Inbox, OpenStream
+from mcp_rollout.mcp_wire.streams import Inbox, OpenStream
 
 FULL_BYTES = 1 << 20
 """Bytes of output that wait for the client before input pauses."""

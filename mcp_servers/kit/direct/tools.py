@@ -21,7 +21,7 @@ from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp_types import CallToolResult, ContentBlock, InputRequiredResult
 from pydantic import BaseModel, TypeAdapter
 
-from mcp_servers.kit import sdk
+from mcp_rollout.mcp_servers.kit import sdk
 
 _OUTCOME: ContextVar[Any] = ContextVar("_OUTCOME", default=None)
 _NOT_TAKEN = Context()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
+from mcp_rollout.rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
 
 Json = dict[str, Any]
 Event = tuple[str, Json]

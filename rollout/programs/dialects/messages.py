@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal
-from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
-from rollout.programs.history import arguments_of
+from mcp_rollout.rollout.programs.conversation import Answer, Asked, Refusal
+from mcp_rollout.rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
+from mcp_rollout.rollout.programs.history import arguments_of
 
 
 class Messages(Dialect):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 from uuid import uuid4
 
-from rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
-from rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
+from mcp_rollout.rollout.programs.conversation import Answer, Asked, Refusal, Unreadable
+from mcp_rollout.rollout.programs.dialects.dialect import Dialect, Event, Json, asked, call, function, text_of
 
 _SEPARATOR = "__"
 

@@ -20,7 +20,7 @@ from mcp.server.mcpserver import MCPServer
 from served import OTHER_TOKEN, TOKEN, RawClient, at, client, served, until_free
 from serving import serving
 
-from gateway import Gateway, GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
@@ -316,7 +316,7 @@ async def test_worlds_that_were_left_do_not_hold_up_the_end(mini: Entries) -> No
 def test_sigterm_ends_worlds_that_were_left_and_streams_that_are_open(mini: Entries, tmp_path: Path) -> None:
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"store": mini("put", scope="process")}}))
-    argv = [sys.executable, "-m", "rollout.cli", "serve", str(file), "--no-token", "--drain-s", "600"]
+    argv = [sys.executable, "-m", "mcp_rollout", "serve", str(file), "--no-token", "--drain-s", "600"]
     program = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     overdue = threading.Timer(90, program.kill)
     overdue.start()

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ValidationError
 from served import OTHER_TOKEN, TOKEN, RawClient, at, client, remote, served
 from serving import serving
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import ConfigError, HarnessError, HostRefused
-from gateway.serve.config import ServeConfig, read_tokens
-from gateway.types import CallFault, Role
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import ConfigError, HarnessError, HostRefused
+from mcp_rollout.gateway.serve.config import ServeConfig, read_tokens
+from mcp_rollout.gateway.types import CallFault, Role
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

@@ -12,7 +12,7 @@ from dropping import dropping
 from served import at, served
 from storm import Storm, config
 
-from gateway import Gateway
+from mcp_rollout import Gateway
 
 pytestmark = pytest.mark.anyio
 

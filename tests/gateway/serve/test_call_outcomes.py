@@ -12,13 +12,13 @@ import pytest
 from mcp.shared.direct_dispatcher import create_direct_dispatcher_pair
 from mcp_types import ClientCapabilities, ElicitationCapability
 
-from gateway.connection.relay import ErrorAnswer, Json, Relay
-from gateway.errors import DeliveryUnknown
-from gateway.serve.bearers import Bearer
-from gateway.serve.client_calls import RunningCalls
-from gateway.serve.client_relay import ClientRelay
-from gateway.serve.config import ServeConfig, TokenLimits
-from gateway.serve.served_lease import LeasedCalls
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, Json, Relay
+from mcp_rollout.gateway.errors import DeliveryUnknown
+from mcp_rollout.gateway.serve.bearers import Bearer
+from mcp_rollout.gateway.serve.client_calls import RunningCalls
+from mcp_rollout.gateway.serve.client_relay import ClientRelay
+from mcp_rollout.gateway.serve.config import ServeConfig, TokenLimits
+from mcp_rollout.gateway.serve.served_lease import LeasedCalls
 
 pytestmark = pytest.mark.anyio
 LIMIT = 1 << 20

@@ -12,8 +12,8 @@ import pytest
 from mcp import Client, MCPError
 from served import OTHER_TOKEN, TOKEN, RawClient, served, until_free
 
-from gateway import Gateway, GatewayConfig, GatewayError
-from gateway.serve.client_gateways import ClientGateways, Era
+from mcp_rollout import Gateway, GatewayConfig, GatewayError
+from mcp_rollout.gateway.serve.client_gateways import ClientGateways, Era
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

@@ -17,7 +17,7 @@ import pytest
 from odd_requests import answer_or_end, odd_request
 from served import TOKEN, RawClient, served
 
-from gateway import GatewayConfig
+from mcp_rollout import GatewayConfig
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

@@ -21,7 +21,7 @@ TOKEN = "a token in a file, long enough"
 def address(tmp_path: Path) -> Iterator[str]:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{TOKEN}\n")
-    argv = [sys.executable, "-m", "rollout.cli", "serve", "calculator", "--port", "0", "--token-file", str(tokens)]
+    argv = [sys.executable, "-m", "mcp_rollout", "serve", "calculator", "--port", "0", "--token-file", str(tokens)]
     program = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     overdue = threading.Timer(90, program.kill)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from served import TOKEN, served, until_free
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import ConfigError, GatewayError, WorldLost
-from gateway.types import Role
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, WorldLost
+from mcp_rollout.gateway.types import Role
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

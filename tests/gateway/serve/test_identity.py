@@ -14,8 +14,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from served import OTHER_TOKEN, TOKEN, RawClient, client, served
 from serving import serving
 
-from gateway import GatewayConfig
-from mcp_servers.kit.state import TrajectoryState
+from mcp_rollout import GatewayConfig
+from mcp_rollout.mcp_servers.kit.state import TrajectoryState
 
 pytestmark = pytest.mark.anyio
 MODERN = "2026-07-28"

@@ -18,11 +18,11 @@ from dropping import dropping
 from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served, until_free
 from structlog.testing import capture_logs
 
-from gateway import Gateway, GatewayConfig, GatewayError
-from gateway.cassette.reading import SUFFIX, Cassette
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Replay
-from gateway.errors import (
+from mcp_rollout import Gateway, GatewayConfig, GatewayError
+from mcp_rollout.gateway.cassette.reading import SUFFIX, Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Replay
+from mcp_rollout.gateway.errors import (
     CallTimeout,
     ConfigError,
     HostRefused,
@@ -31,10 +31,10 @@ from gateway.errors import (
     ToolsChanged,
     WorldLost,
 )
-from gateway.remote.hosts import HostConfig, HostList
-from gateway.serve.app import serving
-from gateway.serve.config import ServeConfig
-from gateway.types import CallFault, ToolResult
+from mcp_rollout.gateway.remote.hosts import HostConfig, HostList
+from mcp_rollout.gateway.serve.app import serving
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.gateway.types import CallFault, ToolResult
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

@@ -19,9 +19,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway import Gateway, GatewayConfig
-from gateway.errors import GatewayError, ProtocolError
-from gateway.remote.names import CALL_META, CATALOGUE, CLOSE, EXTENSION, FAILURE, OPEN, OUTCOME_META, RENEW, VERSION
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.errors import GatewayError, ProtocolError
+from mcp_rollout.gateway.remote.names import (
+    CALL_META,
+    CATALOGUE,
+    CLOSE,
+    EXTENSION,
+    FAILURE,
+    OPEN,
+    OUTCOME_META,
+    RENEW,
+    VERSION,
+)
 
 pytestmark = pytest.mark.anyio
 TOKEN = "planted-token-0123456789"

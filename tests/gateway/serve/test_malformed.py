@@ -16,11 +16,11 @@ from mcp.server.mcpserver import MCPServer
 from served import RawClient, served
 from serving import serving
 
-from gateway import GatewayConfig
-from gateway.errors import ServerUnavailable
-from gateway.serve.bearers import Bearer
-from gateway.serve.config import TokenLimits
-from gateway.serve.served_lease import LeasedCalls
+from mcp_rollout import GatewayConfig
+from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.serve.bearers import Bearer
+from mcp_rollout.gateway.serve.config import TokenLimits
+from mcp_rollout.gateway.serve.served_lease import LeasedCalls
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]

@@ -18,9 +18,9 @@ from raw_clients import raw_server
 from served import served
 from serving import serving as listening_server
 
-from gateway import Gateway, GatewayConfig
-from gateway.serve.app import Serving, serving
-from gateway.serve.config import ServeConfig
+from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.serve.app import Serving, serving
+from mcp_rollout.gateway.serve.config import ServeConfig
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 MODERN = "2026-07-28"

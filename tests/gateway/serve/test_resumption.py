@@ -16,8 +16,8 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 from raw_clients import raw_server
 from served import served
 
-from gateway import GatewayConfig
-from gateway.serve.client_sessions import RecentEvents
+from mcp_rollout import GatewayConfig
+from mcp_rollout.gateway.serve.client_sessions import RecentEvents
 
 pytestmark = pytest.mark.anyio
 SERVER = str(Path(__file__).parents[2] / "support" / "asking_client_server.py")

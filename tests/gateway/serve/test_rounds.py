@@ -16,7 +16,7 @@ from raw_clients import ENVELOPE
 from served import RawClient, served
 from serving import serving
 
-from gateway import GatewayConfig
+from mcp_rollout import GatewayConfig
 
 pytestmark = pytest.mark.anyio
 MODERN = "2026-07-28"

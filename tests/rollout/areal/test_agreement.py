@@ -22,12 +22,12 @@ from told import plain_program
 from transformers import AutoTokenizer
 from verl_config import composed
 
-from rollout.areal import cpu
-from rollout.environment.parquet import read_rows
-from rollout.formats import hermes
-from rollout.trace.store import read_traces
-from rollout.types import Call
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.areal import cpu
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Call
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.anyio
 
@@ -54,8 +54,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "filters": {"void": {"action": "mask"}, "repeated_calls": {"action": "mask", "times": 2}},
     },
     "a thinking budget": {"thinking": {"tokens_per_turn": 12}},
-    "an agent of its own": {"agent": {"use": "rollout.agents.reflect:Reflect", "with": {"rounds": 1}}},
-    "a function": ALONE | {"agent": {"use": "rollout.programs.program:Function", "with": {"use": "told:plain"}}},
+    "an agent of its own": {"agent": {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": 1}}},
+    "a function": ALONE
+    | {"agent": {"use": "mcp_rollout.rollout.programs.program:Function", "with": {"use": "told:plain"}}},
     "a program": ALONE | {"agent": plain_program()},
 }
 
@@ -66,8 +67,8 @@ def imported() -> None:
         warnings.simplefilter("ignore")
         cpu.prepare()
 
-        import rollout.areal.workflow
-        import rollout.verl.agent_loop  # noqa: F401
+        import mcp_rollout.rollout.areal.workflow
+        import mcp_rollout.rollout.verl.agent_loop  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +135,10 @@ async def through_verl(
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    from gateway.catalogue.tool_config import read_lock
-    from rollout.environment.task import Task
-    from rollout.verl.agent_loop import MCPAgentLoop
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.gateway.catalogue.tool_config import read_lock
+    from mcp_rollout.rollout.environment.task import Task
+    from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoop
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     mcp = "actor_rollout_ref.rollout.custom.mcp"
     config = composed(
@@ -199,7 +200,7 @@ def through_areal(
         engine = RemoteSGLangEngine(config)
         engine.initialize(addr=address, train_data_parallel_size=1)
         try:
-            workflow = "rollout.areal.workflow.MCPWorkflow"
+            workflow = "mcp_rollout.rollout.areal.workflow.MCPWorkflow"
             tasks = [engine.submit(row, workflow, arguments) for row in rows]
             return [engine.wait_for_task(task, timeout=200) for task in tasks]
         finally:
@@ -241,7 +242,7 @@ async def test_the_same_engine_and_servers_give_both_trainers_the_same(home: Pat
     said = said_by_agents(home / "verl" / "traces")
     assert said == said_by_agents(home / "areal" / "traces")
     # A program hears results, and ends with its answer; the agent of its own says something then.
-    assert bool(said) == ("rollout.agents" in (home / "environments" / "shop.yaml").read_text())
+    assert bool(said) == ("mcp_rollout.rollout.agents" in (home / "environments" / "shop.yaml").read_text())
 
 
 async def test_the_tasks_of_a_file_are_prepared_and_checked_for_both_trainers(notes: Path, model: Path) -> None:

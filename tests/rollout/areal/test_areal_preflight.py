@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollout.areal import cpu
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.areal import cpu
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,7 +21,7 @@ def imported_areal() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cpu.prepare()
-        import rollout.areal.train  # noqa: F401
+        import mcp_rollout.rollout.areal.train  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def checked(home: Path, *overrides: str) -> None:
 
     from areal.api.cli_args import load_expr_config
 
-    from rollout.areal.config import MCPConfig
-    from rollout.areal.preflight import preflight
+    from mcp_rollout.rollout.areal.config import MCPConfig
+    from mcp_rollout.rollout.areal.preflight import preflight
 
     given = [f"actor.path={home / 'model'}", f"train_dataset.path={home / 'rows.parquet'}"]
     given += [f"cluster.fileroot={home}", f"mcp.tool_config_path={home / 'lock.yaml'}", "train_dataset.batch_size=2"]
@@ -82,7 +82,7 @@ def test_the_files_as_they_are_pass(home: Path) -> None:
     ],
 )
 def test_what_cannot_work_is_refused(home: Path, override: str, said: list[str]) -> None:
-    from gateway.errors import ConfigError
+    from mcp_rollout.gateway.errors import ConfigError
 
     with pytest.raises(ConfigError) as error:
         checked(home, override)
@@ -97,7 +97,7 @@ def test_what_cannot_work_is_refused(home: Path, override: str, said: list[str])
     ],
 )
 def test_a_divergence_that_would_be_computed_wrongly_is_refused(home: Path, override: str, said: str) -> None:
-    from gateway.errors import ConfigError
+    from mcp_rollout.gateway.errors import ConfigError
 
     with pytest.raises(ConfigError, match=said):
         checked(home, "actor.kl_ctl=0.1", override)
@@ -105,7 +105,7 @@ def test_a_divergence_that_would_be_computed_wrongly_is_refused(home: Path, over
 
 
 def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
-    from gateway.errors import ConfigError
+    from mcp_rollout.gateway.errors import ConfigError
 
     norm = "actor.reward_norm={mean_level: group, std_level: group, group_size: 4}"
     with pytest.raises(ConfigError, match=r"reward_norm.group_size: is 4, and gconfig.n_samples is 8"):
@@ -117,11 +117,14 @@ def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
     ("overrides", "said"),
     [
         (
-            ["+mcp.thinking={context: drop_previous}", "+mcp.agent={use: 'rollout.agents.reflect:Reflect'}"],
+            [
+                "+mcp.thinking={context: drop_previous}",
+                "+mcp.agent={use: 'mcp_rollout.rollout.agents.reflect:Reflect'}",
+            ],
             "thinking.context: drop_previous makes several rows",
         ),
         (
-            ["+mcp.agent={use: 'rollout.programs.program:Function', with: {use: 'told:plain'}}"],
+            ["+mcp.agent={use: 'mcp_rollout.rollout.programs.program:Function', with: {use: 'told:plain'}}"],
             "agent.use: a program may",
         ),
     ],
@@ -129,14 +132,14 @@ def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
 def test_several_rows_of_a_trajectory_and_a_reward_norm_are_refused(
     home: Path, overrides: list[str], said: str
 ) -> None:
-    from gateway.errors import ConfigError
+    from mcp_rollout.gateway.errors import ConfigError
 
     with pytest.raises(ConfigError, match=said):
         checked(home, "mcp.normalise_rewards=false", *overrides)
 
 
 def test_a_lock_that_differs_from_the_servers_is_refused(home: Path, tmp_path: Path) -> None:
-    from gateway.errors import LockMismatch
+    from mcp_rollout.gateway.errors import LockMismatch
 
     changed = yaml.safe_load((home / "lock.yaml").read_text())
     text = yaml.safe_dump(changed).replace("expression", "formula")
@@ -146,7 +149,7 @@ def test_a_lock_that_differs_from_the_servers_is_refused(home: Path, tmp_path: P
 
 
 def test_the_entry_point_ends_with_status_2(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from rollout.areal.train import main as train
+    from mcp_rollout.rollout.areal.train import main as train
 
     given = ["--config", "configs/areal/cpu.yaml", f"actor.path={home / 'model'}", "actor.temperature=0.5"]
     assert train([*given, f"train_dataset.path={home / 'rows.parquet'}", f"cluster.fileroot={home}"]) == 2

@@ -25,9 +25,9 @@ from sglang_server import requests_logged, running_sglang
 from taught_model import teach
 from told import plain_program
 
-from gateway.catalogue.tool_config import read_lock
-from rollout.areal.samples import group_advantages
-from rollout.environment.parquet import read_rows
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.rollout.areal.samples import group_advantages
+from mcp_rollout.rollout.environment.parquet import read_rows
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(2400), needs_areal]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.areal import cpu
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.areal import cpu
 
 ROOT = Path(__file__).parents[3]
 GIVEN = ["--config", "configs/areal/cpu.yaml", "actor.path=m", "train_dataset.path=r"]
@@ -19,7 +19,7 @@ def imported_areal() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cpu.prepare()
-        import rollout.areal.train  # noqa: F401
+        import mcp_rollout.rollout.areal.train  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_is_named_with_its_key_and_a_remedy(
     tmp_path: Path, override: str, key: str | None, problem: str, remedy: str
 ) -> None:
-    from rollout.areal.command_line import read_config
+    from mcp_rollout.rollout.areal.command_line import read_config
 
     with pytest.raises(ConfigError) as refused:
         read_config([*GIVEN, f"cluster.fileroot={tmp_path}", override])
@@ -53,14 +53,14 @@ def test_a_fault_is_named_with_its_key_and_a_remedy(
 
 
 def test_a_file_that_is_missing_is_named() -> None:
-    from rollout.areal.command_line import read_config
+    from mcp_rollout.rollout.areal.command_line import read_config
 
     with pytest.raises(ConfigError, match=r"configs/areal/nothing.yaml: --config: no such file"):
         read_config(["--config", "configs/areal/nothing.yaml"])
 
 
 def test_a_file_that_is_no_yaml_is_named_with_the_line(tmp_path: Path) -> None:
-    from rollout.areal.command_line import read_config
+    from mcp_rollout.rollout.areal.command_line import read_config
 
     (tmp_path / "broken.yaml").write_text("gconfig: [1\nactor: }")
     with pytest.raises(ConfigError, match=r"broken.yaml: line 2, column 6: not valid YAML: .*\(fix the syntax\)"):
@@ -68,7 +68,7 @@ def test_a_file_that_is_no_yaml_is_named_with_the_line(tmp_path: Path) -> None:
 
 
 def test_keys_of_the_file_and_of_the_command_line_are_read(tmp_path: Path) -> None:
-    from rollout.areal.command_line import read_config
+    from mcp_rollout.rollout.areal.command_line import read_config
 
     config = read_config([*GIVEN, f"cluster.fileroot={tmp_path}", "+actor.optimizer.eps=1e-4", "mcp.prompt_tokens=7"])
     assert (config.actor.optimizer.eps, config.mcp["prompt_tokens"]) == (1e-4, 7)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rollout.areal.groups import Groups
+from mcp_rollout.rollout.areal.groups import Groups
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.areal import cpu
+from mcp_rollout.rollout.areal import cpu
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])

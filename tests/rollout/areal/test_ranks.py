@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.areal.ranks import RANKS, SERVERS, check_ranks
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.areal.ranks import RANKS, SERVERS, check_ranks
 
 pytestmark = pytest.mark.anyio
 

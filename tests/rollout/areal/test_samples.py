@@ -11,11 +11,11 @@ import torch
 from thinking_game import play
 from worlds import task
 
-from rollout.areal.samples import NOT_SAMPLED, Sample, group_advantages, samples_of, to_tensors
-from rollout.environment.task import Origin
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Segment, Span, SpanKind, Trace, Turn
-from rollout.types import Attempt, FinishReason
+from mcp_rollout.rollout.areal.samples import NOT_SAMPLED, Sample, group_advantages, samples_of, to_tensors
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Segment, Span, SpanKind, Trace, Turn
+from mcp_rollout.rollout.types import Attempt, FinishReason
 
 pytestmark = pytest.mark.anyio
 

@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.errors import Faults
-from rollout.areal.settings import Settings
-from rollout.environment.config import Environment
-from rollout.environment.parquet import read_rows
+from mcp_rollout.gateway.errors import Faults
+from mcp_rollout.rollout.areal.settings import Settings
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.parquet import read_rows
 
 
-@pytest.mark.parametrize("section", [{}, {"agent": {"use": "rollout.agents.reflect:Reflect", "with": {"rounds": 1}}}])
+@pytest.mark.parametrize(
+    "section", [{}, {"agent": {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": 1}}}]
+)
 def test_settings_are_the_same_in_a_rollout_process(tmp_path: Path, section: dict[str, Any]) -> None:
     settings = Settings.of({"environments_dir": str(tmp_path), "trace_dir": str(tmp_path / "traces"), **section})
     assert Settings.model_validate(json.loads(json.dumps(settings.model_dump(mode="json")))) == settings
@@ -34,12 +36,12 @@ def test_rows_are_read_from_a_path_that_is_a_text(tmp_path: Path) -> None:
         ({}, []),
         ({"thinking": {"context": "drop_previous"}}, []),  # nothing is dropped without a further user message
         (
-            {"agent": {"use": "rollout.agents.reflect:Reflect"}, "thinking": {"context": "drop_previous"}},
+            {"agent": {"use": "mcp_rollout.rollout.agents.reflect:Reflect"}, "thinking": {"context": "drop_previous"}},
             ["thinking.context"],
         ),
         ({"strategy": "compact"}, ["strategy.use"]),
         (
-            {"agent": {"use": "rollout.programs.program:Function", "with": {"use": "told:plain"}}},
+            {"agent": {"use": "mcp_rollout.rollout.programs.program:Function", "with": {"use": "told:plain"}}},
             ["agent.use"],
         ),
     ],

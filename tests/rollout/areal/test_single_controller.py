@@ -12,7 +12,7 @@ import pytest
 import yaml
 from areal_run import needs_areal, train_areal
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200), needs_areal]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from worlds import task
 
-from gateway.errors import LockMismatch
-from rollout.areal.stopping import Rows, TrainingStopped, Watch, clear_stop
-from rollout.environment.task import Origin
-from rollout.trace.record import StopReason, Trace
-from rollout.training.statistics import TrajectoryStatistics
+from mcp_rollout.gateway.errors import LockMismatch
+from mcp_rollout.rollout.areal.stopping import Rows, TrainingStopped, Watch, clear_stop
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
 
 
 def trajectory(*, failed: bool, validate: bool = False, kind: str = "server_died") -> TrajectoryStatistics:

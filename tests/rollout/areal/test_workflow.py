@@ -30,12 +30,12 @@ from scripted_sglang import Script, scripted_sglang
 from told import SUMMARY
 from transformers import AutoTokenizer
 
-from rollout.areal import cpu
-from rollout.areal.samples import group_advantages
-from rollout.areal.stopping import TrainingStopped
-from rollout.formats import hermes
-from rollout.types import Call
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.areal import cpu
+from mcp_rollout.rollout.areal.samples import group_advantages
+from mcp_rollout.rollout.areal.stopping import TrainingStopped
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.types import Call
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 # torchdata's dataloader calls a function that torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
@@ -51,7 +51,7 @@ def imported_areal() -> None:
         cpu.prepare()
         import areal.trainer.ppo.actor  # noqa: F401
 
-        import rollout.areal.workflow  # noqa: F401
+        import mcp_rollout.rollout.areal.workflow  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_stray_cancellation_withdraws_a_trajectory_and_blocks_nothing(
     stage: Stage, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AReaL does not count a trajectory down that ends with a CancelledError; then it starts one less at a time."""
-    from rollout.training.environments import Environments
+    from mcp_rollout.rollout.training.environments import Environments
 
     asked = iter(range(1_000_000))
 
@@ -228,7 +228,7 @@ def test_two_engines_have_servers_of_their_own_each_closed_with_its_engine(stage
 
 
 def test_more_engines_than_a_process_may_have_are_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout.areal.runtime.MOST_LOOPS", 0)
+    monkeypatch.setattr("mcp_rollout.rollout.areal.runtime.MOST_LOOPS", 0)
     with stage.engine() as engine:
         engine.submit(row(0), WORKFLOW, stage.arguments())
         assert engine.wait(1, timeout=100) == [None]
@@ -290,7 +290,9 @@ def test_versions_are_those_of_the_weights_that_sampled_each_token(stage: Stage,
 
 def test_a_summary_that_a_program_goes_on_with_has_the_versions_that_sampled_it(stage: Stage, script: Script) -> None:
     """Programs ask beside their conversation, too: what is in no turn, and what becomes one only later."""
-    stage.environment(agent={"use": "rollout.programs.program:Function", "with": {"use": "told:compacting"}})
+    stage.environment(
+        agent={"use": "mcp_rollout.rollout.programs.program:Function", "with": {"use": "told:compacting"}}
+    )
     version = iter(range(5, 100))
 
     def choose(read: str, turns: int) -> str:

@@ -1,4 +1,4 @@
-"""`rollout.areal.train`, which also writes what AReaL trains on in each step, and loses one weight update.
+"""`mcp_rollout.rollout.areal.train`, which also writes what AReaL trains on in each step, and loses one weight update.
 
 WATCHED_DIR=DIR [LOST_VERSION=N] python -m watched_training ...
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rollout.areal import train  # first: it prepares the process
+from mcp_rollout.rollout.areal import train  # first: it prepares the process
 
 from areal.engine import FSDPPPOActor  # isort: skip
 from areal.trainer.ppo.actor import PPOActor  # isort: skip

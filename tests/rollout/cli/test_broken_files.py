@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gateway.catalogue.tool_config import read_lock
-from gateway.errors import ConfigError, faults_of
-from rollout.cli.call import call as call_tool
-from rollout.cli.tool_config import tool_config
-from rollout.cli.tools import tools
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.errors import ConfigError, faults_of
+from mcp_rollout.rollout.cli.call import call as call_tool
+from mcp_rollout.rollout.cli.tool_config import tool_config
+from mcp_rollout.rollout.cli.tools import tools
 
 MINI = str(Path(__file__).parents[2] / "gateway" / "mini_server.py")
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rollout.contract.calls import Call, Turn
-from rollout.contract.play import Play
-from rollout.doctor.examination import Options
-from rollout.doctor.examine import examine
-from rollout.doctor.plan import CallOption
-from rollout.environment.config import Environment, load_environment
-from rollout.environment.harness import ListedTask
-from rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.contract.calls import Call, Turn
+from mcp_rollout.rollout.contract.play import Play
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.examine import examine
+from mcp_rollout.rollout.doctor.plan import CallOption
+from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 pytestmark = pytest.mark.anyio
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

@@ -14,10 +14,10 @@ import pytest
 from commands import mcp_rollout
 from typer.main import get_command
 
-from gateway.catalogue.tool_config import lock_entries, write_lock
-from gateway.types import ToolDefinition
-from rollout.cli.app import COMMANDS
-from rollout.trace.segment import unpacked
+from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.cli.app import COMMANDS
+from mcp_rollout.rollout.trace.segment import unpacked
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
@@ -157,14 +157,14 @@ def test_the_trajectories_worth_imitating_are_exported_with_their_tools(tmp_path
 
 def test_help_needs_no_heavy_import() -> None:
     heavy = "[name for name in ('mcp', 'pydantic', 'torch') if name in sys.modules]"
-    program = f"import sys; from rollout.cli.app import app; print({heavy})"
+    program = f"import sys; from mcp_rollout.rollout.cli.app import app; print({heavy})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
     assert mcp_rollout("--help").status == 0
 
 
 def test_the_listing_has_the_first_line_of_each_commands_own_help() -> None:
     for name, summary in COMMANDS.items():
-        command = get_command(import_module(f"rollout.cli.{name.replace('-', '_')}").app)
+        command = get_command(import_module(f"mcp_rollout.rollout.cli.{name.replace('-', '_')}").app)
         assert (command.help or "").startswith(summary), name
 
 
@@ -245,7 +245,16 @@ def test_bad_use_gives_one_message_and_status_two(arguments: list[str], said: st
 
 def test_tools_says_what_they_cost_under_a_tokenizer(servers: Path, tmp_path: Path) -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "rollout.verl_cpu.tiny_model", tmp_path / "model", "--hidden", "64", "--layers", "1"],
+        [
+            sys.executable,
+            "-m",
+            "mcp_rollout.rollout.verl_cpu.tiny_model",
+            tmp_path / "model",
+            "--hidden",
+            "64",
+            "--layers",
+            "1",
+        ],
         cwd=ROOT,
         capture_output=True,
         timeout=100,

@@ -13,11 +13,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gateway.catalogue.tool_config import lock_entries, write_lock
-from gateway.errors import ConfigError
-from gateway.types import ToolDefinition
-from rollout.cli.app import app
-from rollout.cli.data import MOST_SHOWN, data
+from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.cli.app import app
+from mcp_rollout.rollout.cli.data import MOST_SHOWN, data
 
 MCP: dict[str, Any] = {"environment": "sums", "task": "test-1", "seed": 1, "tools": ["add"]}
 USER = [{"role": "user", "content": "Add up to 1."}]
@@ -210,7 +210,7 @@ def test_a_lock_that_differs_or_lacks_the_environment_is_found(examine: Examine,
 def test_a_template_that_leaves_out_tools_is_found_and_another_can_be_given(
     examine: Examine, tmp_path: Path, imported_verl: None
 ) -> None:
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     model = make_tiny_model(tmp_path / "model", hidden=32, layers=1)
     rendering = (model / "chat_template.jinja").rename(tmp_path / "tools.jinja")

@@ -15,8 +15,8 @@ import pytest
 from commands import Done, mcp_rollout
 from structlog.testing import capture_logs
 
-from gateway.errors import ConfigError
-from rollout.cli.doctor import doctor
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.doctor import doctor
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
@@ -272,7 +272,7 @@ def test_tools_are_counted_as_the_chat_template_renders_them(tmp_path: Path) -> 
     from tokenizers.pre_tokenizers import WhitespaceSplit
     from transformers import PreTrainedTokenizerFast
 
-    from rollout.tokens.chat_template import ChatTemplate
+    from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
 
     plain = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
     plain.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]

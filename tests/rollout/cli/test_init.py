@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.errors import ConfigError
-from rollout.cli.app import COMMANDS, app
-from rollout.environment.config import load_environment
-from rollout.environment.task_file import read_tasks
-from rollout.trace.store import read_traces
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.app import COMMANDS, app
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.task_file import read_tasks
+from mcp_rollout.rollout.trace.store import read_traces
 
 CALLS = ["--call", 'notes/write={"name": "a", "text": "{word}"}', "--call", 'read={"name": "a"}']
 WRITES = ["--writes-to", "notes:notes_server", *CALLS]

@@ -19,8 +19,8 @@ import psutil
 import pytest
 from commands import ROOT, mcp_rollout
 
-from rollout.evaluation.resume import is_done
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.evaluation.resume import is_done
+from mcp_rollout.rollout.trace.store import read_traces
 
 COMMAND = str(Path(sys.executable).with_name("mcp-rollout"))
 SEED = 34
@@ -39,7 +39,7 @@ MOMENTS = [
 
 
 def arguments(command: str, home: Path) -> list[str]:
-    entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"], "env": {"OF": str(home)}}
+    entry = {"command": sys.executable, "args": ["-m", "mcp_rollout.mcp_servers.calculator"], "env": {"OF": str(home)}}
     servers = home / "servers.json"
     servers.write_text(json.dumps({"mcpServers": {"calculator": entry}}))
     environment = home / "sums.yaml"
@@ -139,7 +139,7 @@ def test_an_interrupted_command_ends_in_order(moment: tuple[str, int, signal.Sig
 
 LATE = """
 import os, signal, sys
-from rollout.cli.app import main
+from mcp_rollout.rollout.cli.app import main
 
 class Late:
     def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{name}):
@@ -161,7 +161,7 @@ def test_a_command_that_is_over_keeps_its_status(number: signal.Signals) -> None
 AT_IMPORT = """
 import os, signal, sys
 from pydantic_core import SchemaSerializer
-from rollout.cli.app import main
+from mcp_rollout.rollout.cli.app import main
 
 class Said:
     def __repr__(self):
@@ -170,7 +170,7 @@ class Said:
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == "rollout.cli.tools":
+        if name == "mcp_rollout.rollout.cli.tools":
             SchemaSerializer(dict(type="literal", expected=[Said()]))
 
 sys.meta_path.insert(0, Finder())
@@ -197,13 +197,13 @@ class Signalling(MetaPathFinder):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits it ignored
 sys.meta_path.insert(0, Signalling())
-from mcp_rollout_start import main
+from mcp_rollout.__main__ import main
 main()
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-@pytest.mark.parametrize("module", ["typer", "rollout.cli.output", "structlog"])
+@pytest.mark.parametrize("module", ["typer", "mcp_rollout.rollout.cli.output", "structlog"])
 def test_a_signal_during_imports_ends_the_command_with_its_usual_status(number: signal.Signals, module: str) -> None:
     env = {**os.environ, "MODULE": module, "SIGNAL": str(int(number))}
     argv = [sys.executable, "-c", BEFORE, "tools", "none.json"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.cli.new_server import new_server
-from rollout.environment.parquet import read_rows
-from rollout.environment.task import Task
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.new_server import new_server
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.environment.task import Task
 
 FILES = ["README.md", "server.py", "tea_shop.yaml", "test.parquet", "test_tea_shop.py", "train.parquet"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.cli.app import main
+from mcp_rollout.rollout.cli.app import main
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ import pytest
 import yaml
 from commands import mcp_rollout
 
-from rollout.cli.new_server import new_server
-from rollout.engines.scripted import WithoutModel
-from rollout.evaluation.play import lengths_for
-from rollout.evaluation.resume import is_done
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.cli.new_server import new_server
+from mcp_rollout.rollout.engines.scripted import WithoutModel
+from mcp_rollout.rollout.evaluation.play import lengths_for
+from mcp_rollout.rollout.evaluation.resume import is_done
+from mcp_rollout.rollout.trace.store import read_traces
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

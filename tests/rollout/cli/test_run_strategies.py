@@ -11,8 +11,8 @@ import pytest
 import yaml
 from commands import mcp_rollout
 
-from rollout.trace.reader import Traces
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.store import read_traces
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

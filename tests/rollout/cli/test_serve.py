@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.cli.serve import serve
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.serve import serve
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

@@ -10,13 +10,13 @@ import pytest
 from trace_samples import recorded_trace
 from typer.testing import CliRunner
 
-from rollout.cli.app import app as program
-from rollout.cli.trace import app
-from rollout.environment.task import Origin
-from rollout.evaluation.summary import Outcome
-from rollout.trace.archive import archive
-from rollout.trace.record import Reward, Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.rollout.cli.app import app as program
+from mcp_rollout.rollout.cli.trace import app
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.evaluation.summary import Outcome
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.record import Reward, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 TOKENS = 20_000
 """Of each record: 160 KB or more, once it is read."""
@@ -68,7 +68,7 @@ def peak_bytes(arguments: tuple[str, ...], directory: Path) -> int:
 def test_a_trace_command_holds_no_more_of_many_records_than_of_few(
     command: str, archived: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout.trace.archive._FRAME", 300_000)  # of which one is held
+    monkeypatch.setattr("mcp_rollout.rollout.trace.archive._FRAME", 300_000)  # of which one is held
     few, many = (
         peak_bytes(COMMANDS[command], written(tmp_path / f"{records}", records, archived=archived))
         for records in (FEW, MANY)

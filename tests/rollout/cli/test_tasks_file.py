@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.errors import ConfigError, faults_of, innermost
-from rollout.cli.app import app
-from rollout.environment.config import environment_names, load_environment
-from rollout.environment.parquet import read_rows
-from rollout.environment.row_validation import read_task_rows
-from rollout.environment.task import Task
-from rollout.trace.store import read_traces
+from mcp_rollout.gateway.errors import ConfigError, faults_of, innermost
+from mcp_rollout.rollout.cli.app import app
+from mcp_rollout.rollout.environment.config import environment_names, load_environment
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.environment.row_validation import read_task_rows
+from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.trace.store import read_traces
 
 WRITE = {"name": "write", "arguments": {"name": "a", "text": "one"}}
 READ = {"name": "read", "arguments": {"name": "a"}, "returns": "one"}

@@ -11,18 +11,18 @@ import pytest
 from trace_samples import recorded_trace
 from typer.testing import CliRunner
 
-from gateway.errors import ConfigError
-from rollout.cli.trace import app
-from rollout.environment.sections import Strategy
-from rollout.environment.task import Origin
-from rollout.trace.archive import Archive, archive
-from rollout.trace.entries import entry_of
-from rollout.trace.outcome import StrategyRecord
-from rollout.trace.reader import Traces
-from rollout.trace.record import Reward
-from rollout.trace.store import TraceStore, read_traces
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.trace import app
+from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.trace.archive import Archive, archive
+from mcp_rollout.rollout.trace.entries import entry_of
+from mcp_rollout.rollout.trace.outcome import StrategyRecord
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Reward
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,15 @@ import yaml
 from third_party import NODE
 from typer.testing import CliRunner
 
-from gateway.errors import ConfigError
-from rollout.cli.app import app
-from rollout.contract import Clause, Options, Outcome, Report, check_environment
-from rollout.contract.clauses import ClauseUntested
-from rollout.contract.functions import functions
-from rollout.contract.play import CheckSetup, difference
-from rollout.environment.config import Environment
-from rollout.environment.harness import ListedTask
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.app import app
+from mcp_rollout.rollout.contract import Clause, Options, Outcome, Report, check_environment
+from mcp_rollout.rollout.contract.clauses import ClauseUntested
+from mcp_rollout.rollout.contract.functions import functions
+from mcp_rollout.rollout.contract.play import CheckSetup, difference
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 ROOT = Path(__file__).parents[3]
 
@@ -204,7 +204,7 @@ def test_a_server_that_ends_gets_no_remedy_of_the_clause(clause: Clause) -> None
 
 KIT = """
 import sys
-from mcp_servers.kit import Harness, Reply, main
+from mcp_rollout.mcp_servers.kit import Harness, Reply, main
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("kit", log_level="ERROR")
@@ -290,7 +290,7 @@ def test_without_tasks_or_a_user_the_rest_is_examined_all_the_same() -> None:
 
 
 def check_env(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rollout.cli", "check-env", *map(str, arguments)]
+    command = [sys.executable, "-m", "mcp_rollout", "check-env", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False, env=env)
 
 

@@ -7,8 +7,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 from worlds import environment, opened
 
-from rollout.contract.play import view
-from rollout.environment.harness import ListedTask
+from mcp_rollout.rollout.contract.play import view
+from mcp_rollout.rollout.environment.harness import ListedTask
 
 pytestmark = pytest.mark.anyio
 

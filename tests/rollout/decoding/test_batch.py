@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from rollout.decoding.attention import grouped_attention
-from rollout.decoding.batch import ContinuousBatch, Ending, Request
-from rollout.decoding.sampling import Sampling, draw, uniform
+from mcp_rollout.rollout.decoding.attention import grouped_attention
+from mcp_rollout.rollout.decoding.batch import ContinuousBatch, Ending, Request
+from mcp_rollout.rollout.decoding.sampling import Sampling, draw, uniform
 
 VOCABULARY = 211
 TOLERANCE = 1e-5

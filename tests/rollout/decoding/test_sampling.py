@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rollout.decoding.sampling import Sampling, draw, uniform
+from mcp_rollout.rollout.decoding.sampling import Sampling, draw, uniform
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -30.0])
 

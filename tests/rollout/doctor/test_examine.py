@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from clock import Clock
 
-from gateway import GatewayConfig
-from rollout.doctor.examination import Options
-from rollout.doctor.examine import examine
-from rollout.doctor.forking import SAFE
-from rollout.doctor.plan import CallOption
-from rollout.doctor.report import IsolationVerdict, Latency, ServerReport, Verdict
+from mcp_rollout import GatewayConfig
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.examine import examine
+from mcp_rollout.rollout.doctor.forking import SAFE
+from mcp_rollout.rollout.doctor.plan import CallOption
+from mcp_rollout.rollout.doctor.report import IsolationVerdict, Latency, ServerReport, Verdict
 
 pytestmark = pytest.mark.anyio
 FULL = pytest.mark.full
@@ -208,8 +208,8 @@ async def test_a_server_whose_world_is_elsewhere_is_read_and_is_written_to_where
 async def test_on_a_system_that_cannot_confine_it_a_server_on_copies_is_not_written_to_unless_all_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollout.doctor.throwaway.unconfined", lambda: True)
-    monkeypatch.setattr("rollout.doctor.examination.unconfined", lambda: True)
+    monkeypatch.setattr("mcp_rollout.rollout.doctor.throwaway.unconfined", lambda: True)
+    monkeypatch.setattr("mcp_rollout.rollout.doctor.examination.unconfined", lambda: True)
     state = tmp_path / "state"
     state.write_text("mine")
     report = await report_on(stdio(str(state), "cell"))
@@ -361,7 +361,7 @@ async def test_tools_that_do_not_say_what_they_are_for_are_named() -> None:
 
 @FULL
 async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> None:
-    entry = {"command": sys.executable, "args": ["-m", "mcp_servers.calculator"]}
+    entry = {"command": sys.executable, "args": ["-m", "mcp_rollout.mcp_servers.calculator"]}
     report = await report_on(entry)
     assert report.fit and scope(report) == "shared", report  # which it declares
     assert report.determinism is not None and report.determinism.differing == ()

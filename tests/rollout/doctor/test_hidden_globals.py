@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hidden_globals import SHAPES, hidden_global, shape_of
 
-from gateway import GatewayConfig
-from rollout.doctor.examination import Options
-from rollout.doctor.examine import examine
-from rollout.doctor.report import IsolationVerdict, ServerReport, Verdict
+from mcp_rollout import GatewayConfig
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.examine import examine
+from mcp_rollout.rollout.doctor.report import IsolationVerdict, ServerReport, Verdict
 
 pytestmark = pytest.mark.anyio
 DRAWN = 60

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway import GatewayConfig
-from rollout.doctor.examination import Options
-from rollout.doctor.examine import examine
-from rollout.doctor.report import Verdict
+from mcp_rollout import GatewayConfig
+from mcp_rollout.rollout.doctor.examination import Options
+from mcp_rollout.rollout.doctor.examine import examine
+from mcp_rollout.rollout.doctor.report import Verdict
 
 pytestmark = pytest.mark.anyio
 FILES = """

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.types import ToolDefinition
-from rollout.doctor.plan import Permissions, Script, plan_script
-from rollout.doctor.probe_values import Found, Surroundings, Variant, arguments_for
-from rollout.doctor.tool_words import Hints
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.doctor.plan import Permissions, Script, plan_script
+from mcp_rollout.rollout.doctor.probe_values import Found, Surroundings, Variant, arguments_for
+from mcp_rollout.rollout.doctor.tool_words import Hints
 
 AROUND = Surroundings(word="probe", directory="/tmp/work", page="http://127.0.0.1:1/")
 ALL, READING = Permissions(write=True, outside=False), Permissions(write=False, outside=False)

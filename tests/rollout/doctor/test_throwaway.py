@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gateway.config.models import ServerConfig
-from rollout.doctor.confined import abi
-from rollout.doctor.permission import granted
-from rollout.doctor.throwaway import Throwaway, lease_places, why_not
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.rollout.doctor.confined import abi
+from mcp_rollout.rollout.doctor.permission import granted
+from mcp_rollout.rollout.doctor.throwaway import Throwaway, lease_places, why_not
 
 pytestmark = pytest.mark.skipif(abi() < 4, reason="needs Landlock with rules for the network (Linux 6.7)")
 

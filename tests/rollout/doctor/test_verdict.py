@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.types import ToolDefinition
-from rollout.doctor.comparison import Reference, side_by_side
-from rollout.doctor.isolation import ProbeAnswer, Run, Step
-from rollout.doctor.plan import ProbeCall, Script
-from rollout.doctor.report import IsolationVerdict
-from rollout.doctor.tool_words import Sort
-from rollout.doctor.verdict import Visit, isolation_of
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.doctor.comparison import Reference, side_by_side
+from mcp_rollout.rollout.doctor.isolation import ProbeAnswer, Run, Step
+from mcp_rollout.rollout.doctor.plan import ProbeCall, Script
+from mcp_rollout.rollout.doctor.report import IsolationVerdict
+from mcp_rollout.rollout.doctor.tool_words import Sort
+from mcp_rollout.rollout.doctor.verdict import Visit, isolation_of
 
 LEAKS, APART = IsolationVerdict.LEAKS, IsolationVerdict.APART
 STATELESS, UNKNOWN = IsolationVerdict.STATELESS, IsolationVerdict.UNKNOWN

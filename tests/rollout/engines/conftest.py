@@ -22,7 +22,7 @@ def with_verl(imported_verl: None) -> None:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("tiny"), vocab_size=512, hidden=64, layers=1)
 

@@ -25,26 +25,26 @@ from structlog.testing import capture_logs
 from worlds import environment, opened, task
 
 from examples.bisecting_policy import halve
-from mcp_servers.kit import Elicited
-from mcp_servers.kit import Reply as Said
-from mcp_servers.user_simulator.server import simulator
-from mcp_wire import chat_api
-from mcp_wire.chat_api import ChatMessage, retry_after_s
-from rollout.engines.api_names import api_names
-from rollout.engines.chat import ChatEngine, Reply, read_context
-from rollout.engines.chat_endpoints import opened_endpoint
-from rollout.engines.engine import EngineOptions
-from rollout.engines.http import EngineHttp, Lost
-from rollout.engines.timeouts import Timeouts
-from rollout.environment.task import Origin, sampling_seed
-from rollout.errors import EngineError
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens, attached_to
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.run_record import read_run_records
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call
+from mcp_rollout.mcp_servers.kit import Elicited
+from mcp_rollout.mcp_servers.kit import Reply as Said
+from mcp_rollout.mcp_servers.user_simulator.server import simulator
+from mcp_rollout.mcp_wire import chat_api
+from mcp_rollout.mcp_wire.chat_api import ChatMessage, retry_after_s
+from mcp_rollout.rollout.engines.api_names import api_names
+from mcp_rollout.rollout.engines.chat import ChatEngine, Reply, read_context
+from mcp_rollout.rollout.engines.chat_endpoints import opened_endpoint
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.http import EngineHttp, Lost
+from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.environment.task import Origin, sampling_seed
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens, attached_to
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.run_record import read_run_records
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[3]

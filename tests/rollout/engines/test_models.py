@@ -19,20 +19,20 @@ from typer.testing import CliRunner
 from watched import Watched
 from worlds import ROLE, environment, opened, task
 
-from gateway.errors import ConfigError
-from gateway.leases.session import Session
-from rollout.cli.app import app, main
-from rollout.engines.engine import Engine, EngineOptions
-from rollout.engines.opening import opened_engine
-from rollout.engines.sampling import SamplingParameters
-from rollout.engines.timeouts import Timeouts
-from rollout.environment.task import Origin, sampling_seed
-from rollout.errors import EngineError
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import FinishReason, Policy
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.cli.app import app, main
+from mcp_rollout.rollout.engines.engine import Engine, EngineOptions
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
+from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.environment.task import Origin, sampling_seed
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import FinishReason, Policy
 
 pytestmark = pytest.mark.anyio
 
@@ -226,7 +226,7 @@ async def test_a_model_directory_that_is_not_whole_is_refused_with_what_is_wrong
 
 
 async def test_a_model_that_is_loaded_draws_no_progress(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from rollout.engines.in_process import load_model
+    from mcp_rollout.rollout.engines.in_process import load_model
 
     load_model(str(model), device="cpu", dtype=None)
     assert "\r" not in "".join(capfd.readouterr())
@@ -321,7 +321,7 @@ def refusal_of(command: list[str]) -> str:
 
 
 def decoded(model: Path, ids: list[int]) -> str:
-    from rollout.tokens.verl_builder import load_tokens
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
 
     return load_tokens(str(model)).decode(ids)
 

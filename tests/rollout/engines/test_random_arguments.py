@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.server.mcpserver import MCPServer
 
-from mcp_servers import calculator, gsm8k_tools, research, retail, sandbox
-from rollout.engines.random_arguments import matches, plain_arguments, random_arguments, random_match
+from mcp_rollout.mcp_servers import calculator, gsm8k_tools, research, retail, sandbox
+from mcp_rollout.rollout.engines.random_arguments import matches, plain_arguments, random_arguments, random_match
 
 
 def schema(**text: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_plain_arguments_keep_the_word_where_the_pattern_allows_it() -> None:
 def test_the_same_seed_gives_the_same_text_in_another_process() -> None:
     """rstr chooses from sets of characters, whose order depends on the process."""
     program = (
-        "from random import Random\nfrom rollout.engines.random_arguments import random_match\n"
+        "from random import Random\nfrom mcp_rollout.rollout.engines.random_arguments import random_match\n"
         "print([random_match('^[^a-f]{30}$', Random(seed)) for seed in range(3)])"
     )
     here = f"{[random_match('^[^a-f]{30}$', Random(seed)) for seed in range(3)]}\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from replaying import all_timeless
 
-from rollout.cli.run import run
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.cli.run import run
+from mcp_rollout.rollout.trace.store import read_traces
 
 CALCULATOR = str(Path(__file__).parents[3] / "configs" / "environments" / "calculator.yaml")
 

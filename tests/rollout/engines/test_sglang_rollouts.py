@@ -13,13 +13,13 @@ from engine_trajectories import assert_as_computed, assert_as_logged, jobs, play
 from watched import Watched
 from worlds import environment, opened
 
-from rollout.engines.engine import EngineOptions
-from rollout.engines.opening import opened_engine
-from rollout.engines.sampling import SamplingParameters
-from rollout.evaluation.play import Lengths, play_all
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import FinishReason
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
+from mcp_rollout.rollout.evaluation.play import Lengths, play_all
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import FinishReason
 
 # SGLang's own support comes with its environment; without it there is no real server to talk to.
 sglang_server = pytest.importorskip("sglang_server")

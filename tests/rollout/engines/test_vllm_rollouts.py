@@ -13,7 +13,7 @@ from ending_model import make_ending_model
 from engine_trajectories import TEMPERATURE, assert_as_computed, assert_as_logged, played
 from vllm_server import needs_vllm, requests_logged, running_vllm
 
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.store import read_traces
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, needs_vllm, pytest.mark.timeout(900)]
 
@@ -46,7 +46,7 @@ async def test_trajectories_are_recorded_as_the_server_logged_them(
 async def test_an_evaluation_of_the_command_line_is_what_the_server_logged(
     vllm: str, ending_model: Path, home: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "rollout.cli", "run", "calculator", "-n", "4", "--engine", vllm]
+    command = [sys.executable, "-m", "mcp_rollout", "run", "calculator", "-n", "4", "--engine", vllm]
     options = ["--tokenizer", ending_model, "--temperature", str(TEMPERATURE), "--out", tmp_path / "traces", "--json"]
     done = await anyio.run_process([*command, *options], cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr.decode()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ConfigError, faults_of
-from rollout.environment.config import environment_names, load_environment
+from mcp_rollout.gateway.errors import ConfigError, faults_of
+from mcp_rollout.rollout.environment.config import environment_names, load_environment
 
 TEXT = "servers: {{echo: {{command: '${{python}}', args: [server.py]}}}}\nsystem: {system}\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.models import ServerConfig
-from gateway.errors import (
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import (
     ConnectTimeout,
     GatewayError,
     NotAnMCPServer,
@@ -14,7 +14,7 @@ from gateway.errors import (
     ServerUnavailable,
     Unauthorized,
 )
-from rollout.environment.diagnosis import diagnose
+from mcp_rollout.rollout.environment.diagnosis import diagnose
 
 URL, COMMAND = ServerConfig(url="http://localhost/mcp"), ServerConfig(command="npx")
 

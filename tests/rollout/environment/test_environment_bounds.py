@@ -10,7 +10,7 @@ from mcp.server.mcpserver import MCPServer
 from structlog.testing import capture_logs
 from worlds import environment, opened
 
-from gateway.errors import CallTimeout
+from mcp_rollout.gateway.errors import CallTimeout
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.environment.matching import Match, matches, unusable
+from mcp_rollout.rollout.environment.matching import Match, matches, unusable
 
 DIGITS = st.integers(0, 10**12)
 DECIMALS = st.text("0123456789", max_size=6)

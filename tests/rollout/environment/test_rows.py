@@ -9,10 +9,10 @@ from mcp.server.mcpserver import MCPServer
 from structlog.testing import capture_logs
 from worlds import environment, opened
 
-from gateway import ConfigError
-from gateway.errors import faults_of
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
+from mcp_rollout import ConfigError
+from mcp_rollout.gateway.errors import faults_of
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
 
 pytestmark = pytest.mark.anyio
 

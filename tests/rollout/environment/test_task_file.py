@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.errors import ConfigError, faults_of
-from rollout.environment.task_file import MOST_BYTES, MOST_ROW_BYTES, FileTask, read_tasks
+from mcp_rollout.gateway.errors import ConfigError, faults_of
+from mcp_rollout.rollout.environment.task_file import MOST_BYTES, MOST_ROW_BYTES, FileTask, read_tasks
 
 CALLS = [{"name": "write", "arguments": {"key": "a", "value": None}}]
 

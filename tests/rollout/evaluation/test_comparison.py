@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from commands import mcp_rollout
 
-from rollout.evaluation.comparison import paired
+from mcp_rollout.rollout.evaluation.comparison import paired
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

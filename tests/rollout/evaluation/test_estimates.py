@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from rollout.evaluation.estimates import estimate, ks, pass_at_k, pass_hat_k, wilson
+from mcp_rollout.rollout.evaluation.estimates import estimate, ks, pass_at_k, pass_hat_k, wilson
 
 
 @pytest.mark.parametrize("n", range(1, 7))

@@ -8,15 +8,15 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import environment
 
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.scripted import WithoutModel
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin, Task
-from rollout.evaluation.play import Job, Lengths, play_all
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Policy
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import WithoutModel
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.evaluation.play import Job, Lengths, play_all
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Policy
 
 pytestmark = pytest.mark.anyio
 

@@ -17,20 +17,20 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from worlds import ROLE, environment, play, saying
 
-from gateway.cassette.reading import Cassette
-from gateway.cassette.recording import Recorder
-from gateway.gateway import Gateway
-from rollout.engines.engine import EngineOptions
-from rollout.engines.scripted import WithoutModel
-from rollout.environment.task import Origin, Task
-from rollout.evaluation.play import Job, Lengths, play_all
-from rollout.evaluation.rescore import LiveScore, rescore
-from rollout.evaluation.resume import evaluation_record
-from rollout.loop.components import WorldScore
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.run_record import RunRecord, environment_identity, read_run_records
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.scripted import WithoutModel
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.evaluation.play import Job, Lengths, play_all
+from mcp_rollout.rollout.evaluation.rescore import LiveScore, rescore
+from mcp_rollout.rollout.evaluation.resume import evaluation_record
+from mcp_rollout.rollout.loop.components import WorldScore
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import RunRecord, environment_identity, read_run_records
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.evaluation.resume import compare_records
-from rollout.trace.run_record import RunRecord, environment_identity, write_run_record
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.evaluation.resume import compare_records
+from mcp_rollout.rollout.trace.run_record import RunRecord, environment_identity, write_run_record
 
 SERVERS = {"shop": {"command": "unused"}}
 

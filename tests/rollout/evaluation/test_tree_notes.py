@@ -11,8 +11,8 @@ import pytest
 from trees import SCORED, Engine, World, grow, own
 from worlds import environment
 
-from rollout.cli.run_report import Played, print_report
-from rollout.evaluation.summary import Outcome, note_on_roots, notes_on_trees
+from mcp_rollout.rollout.cli.run_report import Played, print_report
+from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_roots, notes_on_trees
 
 pytestmark = pytest.mark.anyio
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rollout.formats import hermes
-from rollout.formats.format import ParsedText
-from rollout.types import Call
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.formats.format import ParsedText
+from mcp_rollout.rollout.types import Call
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

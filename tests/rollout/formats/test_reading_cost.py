@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollout.formats import FORMATS
+from mcp_rollout.rollout.formats import FORMATS
 
 TIMES = 300
 MOST_PASSES = 12

@@ -17,25 +17,25 @@ from mcp.server.mcpserver import MCPServer
 from typer.testing import CliRunner
 from worlds import ROLE, play, saying
 
-from gateway.errors import ConfigError
-from gateway.gateway import Gateway
-from mcp_servers.gsm8k_tools import create_server
-from mcp_servers.gsm8k_tools.server import problem
-from rollout.agents import plan_then_act, reflect, retry_with_feedback
-from rollout.cli.app import app
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import load_environment
-from rollout.environment.rows import environment_tasks
-from rollout.environment.sections import AgentConfig, AgentOverride
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.agent import build_agent
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.mcp_servers.gsm8k_tools import create_server
+from mcp_rollout.mcp_servers.gsm8k_tools.server import problem
+from mcp_rollout.rollout.agents import plan_then_act, reflect, retry_with_feedback
+from mcp_rollout.rollout.cli.app import app
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.sections import AgentConfig, AgentOverride
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.agent import build_agent
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 ENVIRONMENTS = Path(__file__).parents[3] / "configs" / "environments"
@@ -84,7 +84,10 @@ def rendered(trace: Trace) -> list[str]:
 
 
 async def test_retry_with_feedback_tries_again_until_the_answer_is_right(tmp_path: Path) -> None:
-    agent = {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"feedback": "Look again."}}
+    agent = {
+        "use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback",
+        "with": {"feedback": "Look again."},
+    }
     texts = [ADD, "Answer: {wrong}", "Answer: {wrong}", ADD, "Answer: {answer}", "never said"]
     trace, _ = await gsm8k(tmp_path, agent, texts)
     assert trace.stop_reason is StopReason.USER_DONE and len(trace.turns) == 5
@@ -98,14 +101,14 @@ async def test_retry_with_feedback_tries_again_until_the_answer_is_right(tmp_pat
 
 
 async def test_retry_with_feedback_gives_up_after_its_attempts(tmp_path: Path) -> None:
-    agent = {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
+    agent = {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
     trace, _ = await gsm8k(tmp_path, agent, ["Answer: {wrong}"] * 9)
     assert trace.stop_reason is StopReason.AGENT_ENDED and not trace.stop_reason.is_truncated
     assert len(trace.turns) == 2 and trace.user_turns == 2
 
 
 async def test_reflect_gives_the_user_what_the_second_generation_says(tmp_path: Path) -> None:
-    agent = {"use": "rollout.agents.reflect:Reflect", "with": {"critique": "Check it."}}
+    agent = {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"critique": "Check it."}}
     trace, _ = await gsm8k(tmp_path, agent, [ADD, "Answer: {wrong}", ADD, "Answer: {answer}"])
     assert trace.stop_reason is StopReason.USER_DONE and trace.user_turns == 1
     assert [bool(turn.user) for turn in trace.turns] == [False, False, False, True]
@@ -119,7 +122,7 @@ async def test_reflect_gives_the_user_what_the_second_generation_says(tmp_path: 
 
 
 async def test_plan_then_act_asks_for_a_plan_in_the_prompt_and_then_for_the_work(tmp_path: Path) -> None:
-    agent = {"use": "rollout.agents.plan_then_act:PlanThenAct"}
+    agent = {"use": "mcp_rollout.rollout.agents.plan_then_act:PlanThenAct"}
     trace, _ = await gsm8k(tmp_path, agent, ["1. Add.", ADD, "Answer: {answer}"])
     assert trace.stop_reason is StopReason.USER_DONE and len(trace.turns) == 3
     assert trace.messages[trace.opening - 1]["content"].endswith(plan_then_act.PLAN)
@@ -129,7 +132,7 @@ async def test_plan_then_act_asks_for_a_plan_in_the_prompt_and_then_for_the_work
 
 
 async def test_plan_then_act_makes_the_calls_of_a_policy_that_does_not_plan(tmp_path: Path) -> None:
-    agent = {"use": "rollout.agents.plan_then_act:PlanThenAct", "with": {"plan_tokens": 2_000}}
+    agent = {"use": "mcp_rollout.rollout.agents.plan_then_act:PlanThenAct", "with": {"plan_tokens": 2_000}}
     trace, _ = await gsm8k(tmp_path, agent, [ADD, "Answer: {answer}"])
     assert trace.stop_reason is StopReason.USER_DONE
     assert [turn.agent_message for turn in trace.turns] == ["", ""] and trace.turns[0].tools[0].text == "2"
@@ -166,7 +169,7 @@ async def test_each_context_is_a_prefix_of_the_next_under_an_agent_too(tmp_path:
         return Watching(["Two.", "Three.", "Four."], ByteTokens().encode, stop=IM_END)
 
     server = MCPServer("world", log_level="ERROR")
-    agent = {"use": "rollout.agents.reflect:Reflect", "with": {"rounds": 2}}
+    agent = {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": 2}}
     trace = await play({"world": server}, policy_for, tmp_path, agent=agent)
     assert trace.stop_reason is StopReason.ANSWERED and len(seen) == 3
     for earlier, later in zip(seen, [*seen[1:], trace.context], strict=True):
@@ -176,7 +179,7 @@ async def test_each_context_is_a_prefix_of_the_next_under_an_agent_too(tmp_path:
 async def test_an_agents_message_drops_earlier_thinking_where_the_environment_does(tmp_path: Path) -> None:
     texts = [hermes.write(thinking="one", content="Two."), hermes.write(thinking="two", content="Three.")]
     server = MCPServer("world", log_level="ERROR")
-    agent = {"use": "rollout.agents.reflect:Reflect"}
+    agent = {"use": "mcp_rollout.rollout.agents.reflect:Reflect"}
     thinking = {"context": "drop_previous"}
     trace = await play({"world": server}, saying(*texts), tmp_path, agent=agent, thinking=thinking)
     assert len(trace.segments) == 2 and "one" not in ByteTokens().decode(trace.context)
@@ -192,7 +195,7 @@ async def test_a_limit_in_the_middle_leaves_the_draft_undelivered(tmp_path: Path
         judged.append(messages)
         return {"score": 0.0}
 
-    agent, reward = {"use": "rollout.agents.reflect:Reflect"}, {"server": "judge"}
+    agent, reward = {"use": "mcp_rollout.rollout.agents.reflect:Reflect"}, {"server": "judge"}
     trace = await play({"judge": server}, saying("Two."), tmp_path, limits=limits, agent=agent, reward=reward)
     assert trace.stop_reason is StopReason.TURN_LIMIT
     assert trace.messages[-1]["content"] == reflect.CRITIQUE  # on record, and read by no generation
@@ -204,14 +207,22 @@ async def test_a_limit_in_the_middle_leaves_the_draft_undelivered(tmp_path: Path
     ("agent", "key", "said"),
     [
         ({"use": "nothing.here:Agent"}, "agent.use", "PYTHONPATH"),
-        ({"use": "rollout.agents.refelct:Reflect"}, "agent.use", "did you mean 'reflect'"),
-        ({"use": "rollout.agents.reflect.x:Reflect"}, "agent.use", "PYTHONPATH"),
-        ({"use": "rollout.agents.reflect:Refelct"}, "agent.use", "did you mean 'Reflect'"),
-        ({"use": "rollout.agents.reflect:CRITIQUE"}, "agent.use", "async def play"),
-        ({"use": "rollout.agents:Reflect"}, "agent.use", "it defines no agent"),
-        ({"use": "rollout.agents.reflect:Reflect", "with": {"round": 1}}, "agent.with", "it takes rounds, critique"),
-        ({"use": "rollout.agents.reflect:Reflect", "with": {"rounds": "x"}}, "agent.with.rounds", "integer"),
-        ({"use": "rollout.agents.reflect:Reflect", "with": {"rounds": -1}}, "agent.with", "negative"),
+        ({"use": "mcp_rollout.rollout.agents.refelct:Reflect"}, "agent.use", "did you mean 'reflect'"),
+        ({"use": "mcp_rollout.rollout.agents.reflect.x:Reflect"}, "agent.use", "PYTHONPATH"),
+        ({"use": "mcp_rollout.rollout.agents.reflect:Refelct"}, "agent.use", "did you mean 'Reflect'"),
+        ({"use": "mcp_rollout.rollout.agents.reflect:CRITIQUE"}, "agent.use", "async def play"),
+        ({"use": "mcp_rollout.rollout.agents:Reflect"}, "agent.use", "it defines no agent"),
+        (
+            {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"round": 1}},
+            "agent.with",
+            "it takes rounds, critique",
+        ),
+        (
+            {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": "x"}},
+            "agent.with.rounds",
+            "integer",
+        ),
+        ({"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": -1}}, "agent.with", "negative"),
         ({"use": "raising:Agent"}, "agent.use", "cannot import raising: ZeroDivisionError"),
     ],
 )
@@ -245,7 +256,7 @@ def test_an_entry_without_a_class_is_refused_when_the_file_is_read(tmp_path: Pat
 
 def test_a_run_takes_the_agent_from_the_environment_and_keeps_to_it(tmp_path: Path) -> None:
     raw = yaml.safe_load((ENVIRONMENTS / "gsm8k_tools.yaml").read_text())
-    raw["agent"] = {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
+    raw["agent"] = {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
     path, out = tmp_path / "gsm8k_tools.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump(raw))
     command = ["run", str(path), "--engine", "expert", "-n", "2", "--out", str(out)]
@@ -260,7 +271,7 @@ def test_a_run_takes_the_agent_from_the_environment_and_keeps_to_it(tmp_path: Pa
 
 def test_a_run_takes_arguments_of_the_agent_beside_those_of_the_file(tmp_path: Path) -> None:
     raw = yaml.safe_load((ENVIRONMENTS / "gsm8k_tools.yaml").read_text())
-    raw["agent"] = {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
+    raw["agent"] = {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
     path, out = tmp_path / "gsm8k_tools.yaml", tmp_path / "out"
     path.write_text(yaml.safe_dump(raw))
     options = ["--agent-with", "attempts=3", "--agent-with", "feedback=Try: again"]

@@ -11,16 +11,16 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import play
 
-from gateway.leases.session import Session
-from rollout.environment.sections import TreeConfig
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.clock import Clock
-from rollout.loop.group import Group
-from rollout.loop.limits import Limits, shielded
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.sections import TreeConfig
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import Limits, shielded
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 HOUR = 3600.0

@@ -16,29 +16,29 @@ from rich.console import Console
 from trace_samples import read_file
 from worlds import ROLE, environment, opened, play, task
 
-from gateway.config.pydantic_errors import validate
-from gateway.errors import ConfigError
-from rollout.areal.settings import Settings as ArealSettings
-from rollout.engines.chat import ChatEngine, Reply
-from rollout.engines.recorded import RecordedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.sections import StrategyConfig
-from rollout.evaluation.play import jobs_of, lengths_for, play_all
-from rollout.formats import hermes
-from rollout.loop.compaction import check_compaction, check_opening
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import ToolAgent
-from rollout.loop.turns import Turns
-from rollout.tokens.chatml import IM_END, ByteTokens, split_messages
-from rollout.trace.archive import archive
-from rollout.trace.events import MarkKind
-from rollout.trace.reader import Traces
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore
-from rollout.trace.view import render
-from rollout.types import Call, Completion, Edit, FinishReason, Message, Policy
-from rollout.viewer.explain import explain
-from rollout.viewer.pages import Pages
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.areal.settings import Settings as ArealSettings
+from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
+from mcp_rollout.rollout.engines.recorded import RecordedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import StrategyConfig
+from mcp_rollout.rollout.evaluation.play import jobs_of, lengths_for, play_all
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.compaction import check_compaction, check_opening
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import ToolAgent
+from mcp_rollout.rollout.loop.turns import Turns
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens, split_messages
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.view import render
+from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Message, Policy
+from mcp_rollout.rollout.viewer.explain import explain
+from mcp_rollout.rollout.viewer.pages import Pages
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

@@ -10,12 +10,12 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 from worlds import ROLE, play, saying
 
-from rollout.environment.sections import FiltersConfig
-from rollout.formats import hermes
-from rollout.loop.filters import ends_in_loop, void
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, FinishReason
+from mcp_rollout.rollout.environment.sections import FiltersConfig
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.filters import ends_in_loop, void
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, FinishReason
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

@@ -13,17 +13,17 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import environment, opened, task
 
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.task import Origin
-from rollout.errors import EngineError
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 PLAYED = 3

@@ -15,14 +15,14 @@ from hostile_agents import EDITS, KEPT, KEPT_TASKS, LET_GO, WAITING
 from mcp.server.mcpserver import Context, MCPServer
 from worlds import ROLE, play, saying
 
-from gateway.errors import GatewayError
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.turns import TrajectoryOver
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import read_traces
-from rollout.types import Call
+from mcp_rollout.gateway.errors import GatewayError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.turns import TrajectoryOver
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 TEXTS = [hermes.write(calls=[Call(name="bump", arguments={"by": number})]) for number in (1, 2)] + ["Three."]
@@ -217,7 +217,7 @@ async def test_an_agents_exception_withdraws_the_trajectory_by_name(tmp_path: Pa
 
 
 async def test_an_engine_that_fails_withdraws_the_trajectory_even_if_the_agent_catches_it(tmp_path: Path) -> None:
-    from rollout.errors import EngineError
+    from mcp_rollout.rollout.errors import EngineError
 
     class Failing:
         async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Any:

@@ -9,15 +9,15 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, play, saying, task
 
-from gateway.errors import ConfigError
-from gateway.types import CallFault
-from rollout.environment.config import Environment
-from rollout.environment.rows import environment_tasks
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.record import StopReason
-from rollout.types import Call
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 OPEN = hermes.write(calls=[Call(name="open_door", arguments={})])

@@ -13,21 +13,21 @@ import anyio
 import pytest
 from worlds import task
 
-from gateway.errors import WorldLost
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.group import Group
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace, worlds_lost
-from rollout.trace.store import TraceStore, read_traces
-from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.errors import WorldLost
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace, worlds_lost
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.training.statistics import BatchStatistics, TrajectoryStatistics
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 SERVER = Path(__file__).parents[2] / "support" / "echo_server.py"

@@ -17,16 +17,16 @@ from mcp.server.mcpserver.exceptions import ToolError
 from serving import serving
 from worlds import ROLE, play, saying, task
 
-from gateway.gateway import Gateway
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -146,7 +146,7 @@ async def test_a_world_that_broke_gives_its_spans_the_failures_code(tmp_path: Pa
 def test_nothing_is_imported_for_spans_that_nobody_wants(tmp_path: Path) -> None:
     arguments = ["run", "calculator", "--engine", "none", "-n", "1", "--out", str(tmp_path)]
     code = (
-        "import sys; from rollout.cli.app import app\n"
+        "import sys; from mcp_rollout.rollout.cli.app import app\n"
         f"app({arguments}, standalone_mode=False)\n"
         "print({name for name in sys.modules if name.startswith('opentelemetry.sdk')})"
     )
@@ -190,7 +190,7 @@ def test_spans_go_on_where_one_of_several_users_of_them_ends(
     environment, bodies = collector
     code = """
 from opentelemetry.trace import get_tracer
-from rollout.process import export_spans
+from mcp_rollout.rollout.process import export_spans
 training, evaluation = export_spans(key="otel"), export_spans(key="otel")
 for name, end in (("before", training), ("after", evaluation)):
     get_tracer("test").start_span(name).end()

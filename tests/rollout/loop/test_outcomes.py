@@ -13,15 +13,15 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import CallToolResult
 from worlds import ROLE, play, saying
 
-from gateway.leases.session import Session
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.archive import archive
-from rollout.trace.events import MarkKind
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.store import read_traces
-from rollout.types import Call, Completion, FinishReason, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Call, Completion, FinishReason, Policy
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

@@ -8,17 +8,17 @@ import pytest
 from clock import Clock, made
 from worlds import saying, task
 
-from gateway import Gateway
-from gateway.types import CallFault
-from rollout.environment.config import Environment
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.events import MarkKind
-from rollout.trace.record import Origin, StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call
+from mcp_rollout import Gateway
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.record import Origin, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 60

@@ -22,15 +22,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from worlds import ROLE, play, saying, task
 
-from rollout.environment.reward_config import RewardConfig, RubricConfig
-from rollout.errors import RewardError
-from rollout.formats import hermes
-from rollout.loop import rubric as rubric_module
-from rollout.loop.components import WorldScore, users_reward
-from rollout.loop.limits import Limits
-from rollout.loop.rubric import read_marks
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call
+from mcp_rollout.rollout.environment.reward_config import RewardConfig, RubricConfig
+from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop import rubric as rubric_module
+from mcp_rollout.rollout.loop.components import WorldScore, users_reward
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.rubric import read_marks
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 SERVER = "quiz"

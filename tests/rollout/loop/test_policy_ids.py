@@ -12,13 +12,13 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import play
 
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.process import exempt
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.process import exempt
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 TURNS = 4

@@ -19,26 +19,26 @@ from thinking_game import SCRIPT, Logged, servers
 from trace_samples import recorded_trace
 from worlds import environment, task
 
-from gateway.cassette.reading import Cassette
-from gateway.cassette.recording import Recorder
-from gateway.cassette.replaying import Replay
-from gateway.gateway import Gateway
-from rollout.engines.engine import EngineOptions
-from rollout.engines.opening import opened_engine
-from rollout.engines.recorded import RecordedTraces
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.startup import opened_environment
-from rollout.environment.task import Origin, Task
-from rollout.errors import EngineError
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.reader import Traces
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Policy
+from mcp_rollout.gateway.cassette.reading import Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Replay
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.engines.recorded import RecordedTraces
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Policy
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

@@ -25,14 +25,14 @@ from pydantic import BaseModel
 from rich.console import Console
 from worlds import play, saying
 
-from rollout.environment.sections import Keep, ResultsConfig
-from rollout.formats import hermes
-from rollout.loop.results import rule_for, shorten
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.record import ToolEvent, Trace
-from rollout.trace.store import read_traces
-from rollout.trace.view import render
-from rollout.types import Call
+from mcp_rollout.rollout.environment.sections import Keep, ResultsConfig
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.results import rule_for, shorten
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.record import ToolEvent, Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.view import render
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

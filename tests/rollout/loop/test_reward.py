@@ -12,13 +12,13 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import ValidationError
 from worlds import REWARD, ROLE, play, saying, task
 
-from rollout.environment.matching import same_answer
-from rollout.environment.reward_config import RewardConfig
-from rollout.evaluation.summary import Outcome, summarise
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.trace.record import StopReason
-from rollout.types import Call
+from mcp_rollout.rollout.environment.matching import same_answer
+from mcp_rollout.rollout.environment.reward_config import RewardConfig
+from mcp_rollout.rollout.evaluation.summary import Outcome, summarise
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 EASY, HARD = "The capital is Rome.", "The capital is Paris."

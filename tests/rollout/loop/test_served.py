@@ -10,11 +10,11 @@ from playing_samples import played
 from replaying import all_timeless
 from served import at
 
-from gateway.serve.app import serving
-from gateway.serve.config import ServeConfig
-from rollout.engines.engine import EngineOptions
-from rollout.engines.opening import opened_engine
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.serve.app import serving
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, play
 
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.events import MarkKind
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()
@@ -137,7 +137,7 @@ async def test_messages_to_the_user_and_replies_are_part_of_the_history(tmp_path
 @pytest.mark.usefixtures("imported_verl")
 async def test_verl_gets_a_sample_of_each_turn_with_the_trajectorys_reward(tmp_path: Path) -> None:
     pytest.importorskip("verl")
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     trace = await played(Watching([page(0), "Done."]), reading(10), tmp_path)
     outputs = to_outputs(trace, ())

@@ -14,15 +14,15 @@ from mcp.types import CallToolResult, TextContent
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 from worlds import ROLE, environment, opened, task
 
-from gateway.leases.session import Session
-from rollout.environment.task import Origin
-from rollout.loop.group import Group
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.trace.export import Exported, export_sft, ids_path
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.export import Exported, export_sft, ids_path
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -58,7 +58,7 @@ async def played(
     name: str, text: str, directory: Path, *, own: str = "x", leaves: int = 1, tokens: Any = None, **fields: Any
 ) -> list[Trace]:
     """Trajectories in which everybody but the policy says `text`, and the policy says `own`, in ordinary tokens."""
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, dialect, worlds = tokenizer_for(name), DIALECTS[name], servers(text)
     made = environment(worlds, user={"server": "user"}, reward={"server": "desk"}, **fields)
@@ -168,9 +168,9 @@ def note_schema() -> dict[str, Any]:
 
 
 async def test_explain_names_trajectories_whose_texts_spell_control_tokens(tmp_path: Path) -> None:
-    from rollout.trace.reader import Traces
-    from rollout.viewer.explain import explain
-    from rollout.viewer.pages import Pages
+    from mcp_rollout.rollout.trace.reader import Traces
+    from mcp_rollout.rollout.viewer.explain import explain
+    from mcp_rollout.rollout.viewer.pages import Pages
 
     (trace,) = await played("hermes", TURN, tmp_path)
     with Traces(tmp_path) as traces:

@@ -10,16 +10,16 @@ import pytest
 from thinking_game import SCRIPT, check, play, servers
 from worlds import environment
 
-from gateway.errors import ConfigError
-from rollout.environment.sections import FiltersConfig
-from rollout.formats import FORMATS, hermes
-from rollout.loop.filters import Filters
-from rollout.loop.limits import Limits
-from rollout.loop.thinking import check_thoughts, without_thinking
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.segment import Segment, Span
-from rollout.types import Call, Completion
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.sections import FiltersConfig
+from mcp_rollout.rollout.formats import FORMATS, hermes
+from mcp_rollout.rollout.loop.filters import Filters
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.thinking import check_thoughts, without_thinking
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.segment import Segment, Span
+from mcp_rollout.rollout.types import Call, Completion
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

@@ -10,14 +10,14 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from worlds import REWARD, ROLE, environment, opened, play, saying, task
 
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()

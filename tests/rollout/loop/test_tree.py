@@ -13,13 +13,13 @@ from mcp.server.mcpserver import Context, MCPServer
 from trees import SCORED, TURNS, Engine, World, check_against, grow, key, own, same
 from worlds import ROLE, task
 
-from rollout.environment.sections import TreeConfig
-from rollout.environment.task import Origin
-from rollout.loop.group import Group
-from rollout.loop.replay import Branch
-from rollout.loop.tape import BranchingPoint
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.environment.sections import TreeConfig
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.replay import Branch
+from mcp_rollout.rollout.loop.tape import BranchingPoint
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import read_traces
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import CallToolResult, TextContent
 from trees import Engine, grow
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.formats import hermes
-from rollout.loop.difference import compared, declared, described
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
-from rollout.types import Call
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.difference import compared, declared, described
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 DECLARE = 'in the result\'s _meta["mcp-rollout/volatile"], or use chains (strategy: chain)'

@@ -8,9 +8,9 @@ import anyio
 import pytest
 from trees import SCORED, TURNS, Engine, World, check_against, grow, own
 
-from rollout.errors import EngineError
-from rollout.loop.limits import Limits
-from rollout.trace.record import StopReason
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.trace.record import StopReason
 
 pytestmark = pytest.mark.anyio
 

@@ -11,20 +11,20 @@ import psutil
 import pytest
 from trees import TOKENS
 
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy, expert_script
-from rollout.environment.config import load_environment
-from rollout.environment.rows import environment_tasks
-from rollout.environment.sections import StrategyConfig
-from rollout.environment.task import Origin
-from rollout.loop.group import Group
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Completion, Policy
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy, expert_script
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.environment.rows import environment_tasks
+from mcp_rollout.rollout.environment.sections import StrategyConfig
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Completion, Policy
 
 pytestmark = pytest.mark.anyio
 ENVIRONMENTS = Path(__file__).parents[3] / "configs" / "environments"

@@ -9,13 +9,13 @@ import pytest
 from notes import notes_server
 from worlds import environment, opened, play, saying, task
 
-from rollout.evaluation.rescore import rescore
-from rollout.formats import hermes
-from rollout.loop.reward import check_rewarded
-from rollout.trace.record import StopReason
-from rollout.trace.run_record import describe_run
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call
+from mcp_rollout.rollout.evaluation.rescore import rescore
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.reward import check_rewarded
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.trace.run_record import describe_run
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 SOLVED = {"weights": {"solved": 1.0}}

@@ -9,11 +9,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 from worlds import play, saying
 
-from mcp_servers.kit import tool_result
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.trace.record import StopReason
-from rollout.types import Call
+from mcp_rollout.mcp_servers.kit import tool_result
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 STEP = hermes.write(calls=[Call(name="step", arguments={})])

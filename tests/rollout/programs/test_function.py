@@ -12,9 +12,9 @@ import pytest
 import told
 from told import SUMMARY, Engine, note, played
 
-from rollout.loop.limits import Limits
-from rollout.trace.events import MarkKind
-from rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.record import StopReason, Trace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 TWO = note('{"text": "a", "size": 1e2}') + "\n" + note('{"size": 2, "text":\n "b"}')
@@ -35,7 +35,10 @@ def kinds(trace: Trace) -> list[list[MarkKind]]:
 
 @pytest.mark.parametrize("options", [{}, {"stream": True}, {"mode": "legacy"}, {"mode": "2026-07-28"}])
 async def test_a_program_plays_and_every_id_is_what_the_engine_saw(tmp_path: Path, options: dict[str, object]) -> None:
-    agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:plain", "arguments": options}}
+    agent = {
+        "use": "mcp_rollout.rollout.programs.program:Function",
+        "with": {"use": "told:plain", "arguments": options},
+    }
     made = await played(tmp_path, THREE, agent=agent)
     trace = made.trace
     assert trace.failure is None and trace.stop_reason is StopReason.ANSWERED
@@ -128,7 +131,10 @@ async def test_an_engine_that_fails_beside_the_conversation_is_an_engine_error(t
 
 async def test_an_answer_beside_the_conversation_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
     long = {"ask": "Summarise these notes. " * 40}
-    agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:compacting", "arguments": long}}
+    agent = {
+        "use": "mcp_rollout.rollout.programs.program:Function",
+        "with": {"use": "told:compacting", "arguments": long},
+    }
     texts = [THREE[0], "Plums", SUMMARY, note(), "Done."]
 
     async def within(tokens: int) -> told.Played:
@@ -170,7 +176,10 @@ async def test_a_program_that_raises_after_a_turn_is_scored(tmp_path: Path) -> N
 
 async def test_a_limit_ends_a_program_with_a_refusal_and_the_trajectory_is_scored(tmp_path: Path) -> None:
     limits = Limits(response_tokens=100_000, assistant_turns=2)
-    agent = {"use": "rollout.programs.program:Function", "with": {"use": "told:persistent", "arguments": {"most": 5}}}
+    agent = {
+        "use": "mcp_rollout.rollout.programs.program:Function",
+        "with": {"use": "told:persistent", "arguments": {"most": 5}},
+    }
     made = await played(tmp_path, THREE, agent=agent, limits=limits)
     assert made.trace.stop_reason is StopReason.TURN_LIMIT and made.trace.reward is not None
     assert [status for status, _ in told.SEEN] == [200, 200, 400, 400, 400]
@@ -350,7 +359,7 @@ async def test_requests_under_way_have_a_bound(tmp_path: Path) -> None:
 
 
 async def test_a_request_has_a_longest_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout.programs.face._MOST_BYTES", 4096)
+    monkeypatch.setattr("mcp_rollout.rollout.programs.face._MOST_BYTES", 4096)
     bodies = [{"messages": [{"role": "user", "content": "x" * 5000}]}]
     own = {"use": "told:refused", "arguments": {"bodies": bodies}}
     made = await played(tmp_path, ["Done."], agent=agent(own))
@@ -386,4 +395,4 @@ async def test_calls_of_a_turn_beyond_the_limit_are_not_sent(tmp_path: Path) -> 
 
 
 def agent(own: dict[str, Any]) -> dict[str, Any]:
-    return {"use": "rollout.programs.program:Function", "with": own}
+    return {"use": "mcp_rollout.rollout.programs.program:Function", "with": own}

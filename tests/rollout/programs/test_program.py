@@ -16,12 +16,12 @@ import told
 from told import Engine, note, played
 from worlds import environment
 
-from gateway.errors import ConfigError
-from rollout.environment.sections import AgentConfig
-from rollout.loop.agent import build_agent
-from rollout.loop.limits import Limits
-from rollout.trace.events import MarkKind
-from rollout.trace.record import StopReason
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.sections import AgentConfig
+from mcp_rollout.rollout.loop.agent import build_agent
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.record import StopReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 ODD = Path(__file__).parents[2] / "support" / "odd_program.py"
@@ -29,7 +29,7 @@ PLAY = [note(), "Done."]
 WORKER = """
 import asyncio, sys
 from pathlib import Path
-from rollout.programs.process import Limits, run_process
+from mcp_rollout.rollout.programs.process import Limits, run_process
 
 home, *command = sys.argv[1:]
 asyncio.run(run_process(command, Path(home), "", Limits(None, None, 256, 0.5), files={}, env={}))
@@ -38,7 +38,10 @@ asyncio.run(run_process(command, Path(home), "", Limits(None, None, 256, 0.5), f
 
 def odd(how: str, *more: str, **fields: Any) -> dict[str, Any]:
     command = [sys.executable, str(ODD), how, "${model.url}", "${mcp.url}", *more]
-    return {"use": "rollout.programs.program:Program", "with": {"command": command, "close_timeout_s": 1, **fields}}
+    return {
+        "use": "mcp_rollout.rollout.programs.program:Program",
+        "with": {"command": command, "close_timeout_s": 1, **fields},
+    }
 
 
 def gone(pid: int) -> bool:
@@ -157,7 +160,7 @@ async def test_a_guessed_key_is_refused_and_touches_no_trajectory(tmp_path: Path
 
 async def test_a_program_that_takes_no_turn_is_withdrawn_with_what_it_said(tmp_path: Path) -> None:
     agent = {
-        "use": "rollout.programs.program:Program",
+        "use": "mcp_rollout.rollout.programs.program:Program",
         "with": {"command": ["sh", "-c", "echo no ${mcp.url}x; exit 2"]},
     }
     made = await played(tmp_path, PLAY, agent=agent)
@@ -178,7 +181,7 @@ async def test_a_program_that_takes_no_turn_is_withdrawn_with_what_it_said(tmp_p
     ],
 )
 def test_what_cannot_be_started_is_an_error_before_anything_is(fields: dict[str, Any], said: str) -> None:
-    section = AgentConfig.model_validate({"use": "rollout.programs.program:Program", "with": fields})
+    section = AgentConfig.model_validate({"use": "mcp_rollout.rollout.programs.program:Program", "with": fields})
     with pytest.raises(ConfigError) as found:
         build_agent(environment(told.desk([]), agent=section))
     assert said in str(found.value)
@@ -189,7 +192,9 @@ def test_what_cannot_be_started_is_an_error_before_anything_is(fields: dict[str,
     [({"strategy": "tree"}, "strategy.use"), ({"user": {"server": "desk"}}, "user")],
 )
 def test_an_environment_that_a_program_cannot_play_is_refused(fields: dict[str, Any], key: str) -> None:
-    section = AgentConfig.model_validate({"use": "rollout.programs.program:Program", "with": {"command": ["sh"]}})
+    section = AgentConfig.model_validate(
+        {"use": "mcp_rollout.rollout.programs.program:Program", "with": {"command": ["sh"]}}
+    )
     with pytest.raises(ConfigError) as found:
         build_agent(environment(told.desk([]), agent=section, **fields))
     assert found.value.key == key

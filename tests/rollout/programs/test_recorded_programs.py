@@ -14,12 +14,12 @@ import told
 from recorded_programs import CASSETTES, CLIENTS, NODE, PROGRAMS, RETRY, agent, cutting, requests, script
 from told import Engine, played
 
-from rollout.loop.limits import Limits
-from rollout.programs.face import DIALECTS
-from rollout.programs.program import preset
-from rollout.trace.events import MarkKind
-from rollout.trace.record import StopReason
-from rollout.types import Completion
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.programs.face import DIALECTS
+from mcp_rollout.rollout.programs.program import preset
+from mcp_rollout.rollout.trace.events import MarkKind
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import Completion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 LIMITS = Limits(response_tokens=400_000, context_tokens=400_000, assistant_turns=100)
@@ -44,7 +44,7 @@ def test_each_program_that_is_started_here_is_recorded() -> None:
 async def test_a_recorded_program_is_played_with_every_id_as_the_engine_saw_it(tmp_path: Path, name: str) -> None:
     own = {"use": "recorded_programs:replaying", "arguments": {"name": name}}
     engine = Engine(script(name), asides=("A title",))
-    function = {"use": "rollout.programs.program:Function", "with": own}
+    function = {"use": "mcp_rollout.rollout.programs.program:Function", "with": own}
     made = await played(tmp_path, (), agent=function, engine=engine, limits=LIMITS)
     trace = made.trace
     assert trace.failure is None and trace.stop_reason is StopReason.ANSWERED

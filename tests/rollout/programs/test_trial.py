@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
-from rollout.cli.app import app
+from mcp_rollout.rollout.cli.app import app
 
 ROOT = Path(__file__).parents[3]
 ODD = ROOT / "tests" / "support" / "odd_program.py"
@@ -19,7 +19,7 @@ ODD = ROOT / "tests" / "support" / "odd_program.py"
 def test_a_program_is_tried_out_with_the_experts_turns(tmp_path: Path) -> None:
     raw = yaml.safe_load((ROOT / "configs" / "environments" / "calculator.yaml").read_text())
     command = [sys.executable, str(ODD), "plain", "${model.url}", "${mcp.url}"]
-    agent = {"use": "rollout.programs.program:Program", "with": {"command": command}}
+    agent = {"use": "mcp_rollout.rollout.programs.program:Program", "with": {"command": command}}
     (tmp_path / "sums.yaml").write_text(yaml.safe_dump(raw | {"agent": agent}))
     done = CliRunner().invoke(app, ["check-env", str(tmp_path / "sums.yaml"), "--program", "--json"])
     assert done.exit_code == 0, done.output

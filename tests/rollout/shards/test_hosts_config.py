@@ -11,13 +11,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from gateway.errors import ConfigError
-from gateway.remote.hosts import HostList
-from rollout.cli.worlds import TOKEN, opened_hosts, with_hosts
-from rollout.environment.config import Environment
-from rollout.environment.hosts_config import SHARD_RESOURCE, HostsConfig
-from rollout.shards.hosts import RayHosts, hosts_of
-from rollout.training.settings import TrainingSettings
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.remote.hosts import HostList
+from mcp_rollout.rollout.cli.worlds import TOKEN, opened_hosts, with_hosts
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.hosts_config import SHARD_RESOURCE, HostsConfig
+from mcp_rollout.rollout.shards.hosts import RayHosts, hosts_of
+from mcp_rollout.rollout.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[3]
 URL = "http://10.0.0.1:9000/mcp"
@@ -100,7 +100,7 @@ def test_the_kuberay_manifest_keeps_trainers_and_shards_apart() -> None:
 @pytest.mark.anyio
 async def test_worlds_on_ray_without_ray_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "rollout.shards.director", raising=False)
+    monkeypatch.delitem(sys.modules, "mcp_rollout.rollout.shards.director", raising=False)
     with pytest.raises(ConfigError, match=r"hosts\.ray: shards on Ray need ray.*not installed.*pip install"):
         async with opened_hosts([environment(hosts="ray")]):
             pass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.environment.hosts_config import ShardsConfig
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.hosts_config import ShardsConfig
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 def test_a_ray_that_is_started_for_shards_has_their_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from rollout.shards.director import connected
+    from mcp_rollout.rollout.shards.director import connected
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     shards = {"one": ShardsConfig(max=2), "two": ShardsConfig(resources={"mcp_shard": 0.5, "fast": 1.0})}

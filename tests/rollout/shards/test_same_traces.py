@@ -11,12 +11,12 @@ from playing_samples import played
 from replaying import all_timeless
 from served import at
 
-from gateway.serve.app import serving
-from gateway.serve.config import ServeConfig
-from rollout.engines.engine import EngineOptions
-from rollout.engines.opening import opened_engine
-from rollout.environment.hosts_config import HostsConfig
-from rollout.environment.startup import opened_environment
+from mcp_rollout.gateway.serve.app import serving
+from mcp_rollout.gateway.serve.config import ServeConfig
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.opening import opened_engine
+from mcp_rollout.rollout.environment.hosts_config import HostsConfig
+from mcp_rollout.rollout.environment.startup import opened_environment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(1200)]
 
@@ -39,8 +39,8 @@ async def test_two_samples_of_each_task_have_the_same_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str, tasks: int
 ) -> None:
     pytest.importorskip("ray")
-    from rollout.shards.director import connected, shard_director
-    from rollout.shards.hosts import hosts_of
+    from mcp_rollout.rollout.shards.director import connected, shard_director
+    from mcp_rollout.rollout.shards.hosts import hosts_of
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")

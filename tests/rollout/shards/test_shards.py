@@ -15,18 +15,18 @@ import anyio
 import pytest
 from worlds import task
 
-from gateway.gateway import Gateway
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.config import Environment
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import IM_END, ByteTokens
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore, read_traces
-from rollout.types import Call, Completion, Policy
+from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl]
 
@@ -117,8 +117,8 @@ class Waiting(ScriptedPolicy):
 
 async def play(made: Environment, trajectories: int, kill: Any, directory: Path, *, shards: int) -> list[Trace]:
     """The trajectories at once, each in its last attempt; returns once every place of so many shards is free."""
-    from rollout.shards.director import shard_director
-    from rollout.shards.hosts import hosts_of
+    from mcp_rollout.rollout.shards.director import shard_director
+    from mcp_rollout.rollout.shards.hosts import hosts_of
 
     traces = [Trace.begin(f"t{number}", task(), Origin(row=number)) for number in range(trajectories)]
     director = shard_director()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ConfigError
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.tokens.chat_template import ChatTemplate, read_chat_template
-from rollout.tokens.counting import trajectory_lengths
-from rollout.trace.record import Trace, UserEvent
-from rollout.types import Call, Completion, Edit, Parsed
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, read_chat_template
+from mcp_rollout.rollout.tokens.counting import trajectory_lengths
+from mcp_rollout.rollout.trace.record import Trace, UserEvent
+from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 NAMES = ["gemma4", "glm", "gpt-oss", "hermes", "kimi", "minimax", "qwen3_coder", "seed"]
@@ -59,14 +59,14 @@ def test_texts_and_counts_are_those_of_transformers(name: str, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, imported_verl: None) -> Path:
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     corpus = ["Look at the tea. It is green. Thanks. " * 20]
     return make_tiny_model(tmp_path_factory.mktemp("model"), corpus=corpus, hidden=32, layers=1)
 
 
 def test_a_trajectory_has_the_lengths_of_a_rollout(model: Path) -> None:
-    from rollout.tokens.verl_builder import load_tokens
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
 
     tokens = load_tokens(str(model))
     trace = Trace.begin("t", Task(environment="shop", task="a", seed=3, prompt=tuple(OPENING)), Origin())
@@ -127,7 +127,7 @@ def test_a_file_that_is_no_template_is_one_message(tmp_path: Path, name: str) ->
 
 def test_a_model_that_is_nowhere_is_said_after_one_request() -> None:
     """transformers asks a hub that does not answer for more than a minute."""
-    from rollout.tokens.verl_builder import check_model
+    from mcp_rollout.rollout.tokens.verl_builder import check_model
 
     for path in ("outputs/no_model", "/no/model", "not a name"):
         with pytest.raises(ConfigError, match=r"the hub does not give it|no such directory"):

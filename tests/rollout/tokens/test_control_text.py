@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
-from gateway.errors import ConfigError
-from mcp_wire.control_text import break_control_text, escape_control_text
-from rollout.formats import FORMATS
-from rollout.formats.control_text import BREAK, KNOWN, ControlText
-from rollout.types import Message
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.mcp_wire.control_text import break_control_text, escape_control_text
+from mcp_rollout.rollout.formats import FORMATS
+from mcp_rollout.rollout.formats.control_text import BREAK, KNOWN, ControlText
+from mcp_rollout.rollout.types import Message
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 
 @functools.cache
 def tokens_of(name: str, **options: Any) -> Any:
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer = tokenizer_for(name)
     return ContinuousTokens(builder_for(name, tokenizer), tokenizer, name, **options)
@@ -138,7 +138,7 @@ def with_template(template: str) -> Any:
     """hermes's tokenizer with another template."""
     tokenizer = copy.deepcopy(tokenizer_for("hermes"))
     tokenizer.chat_template = template
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     return ContinuousTokens(builder_for("hermes", tokenizer), tokenizer, "hermes")
 
@@ -233,7 +233,7 @@ def test_many_spellings_cost_no_more_than_few() -> None:
 def test_a_tokenizer_that_cannot_write_its_control_tokens_as_text_is_refused() -> None:
     from tokenizers import AddedToken, normalizers
 
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     lower = copy.deepcopy(tokenizer_for("hermes"))
     lower.add_tokens([AddedToken("<turn>", normalized=True)])
@@ -247,7 +247,7 @@ def test_a_tokenizer_that_cannot_write_its_control_tokens_as_text_is_refused() -
 
 @pytest.mark.parametrize("kind", ["first", "always", "prepend", "replace"])
 def test_tokenizers_that_write_spaces_before_texts_decode_them_whole(kind: str) -> None:
-    from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of
+    from mcp_rollout.rollout.tokens.text_tokenizer import TextTokenizer, control_text_of
 
     tokenizer = spaced(kind)
     own = TextTokenizer(tokenizer, control_text_of(tokenizer, FORMATS["hermes"]))

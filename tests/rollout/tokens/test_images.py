@@ -12,15 +12,15 @@ import pytest
 from galleries import gallery, png
 from worlds import environment, opened, task
 
-from gateway.leases.session import Session
-from rollout.engines.scripted import ScriptedPolicy
-from rollout.environment.task import Origin
-from rollout.formats import find_format, hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call, Policy
+from mcp_rollout.gateway.leases.session import Session
+from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import find_format, hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call, Policy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -43,7 +43,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory, imported_verl: None) -> tupl
     from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
     from transformers.processing_utils import ProcessorMixin
 
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     class Processor(Qwen2VLProcessor):
         """Without the video half, which needs torchvision."""
@@ -73,7 +73,7 @@ def builder_for(parts: tuple[Any, Any], *, vision: bool) -> Any:
 
 
 async def played(tmp_path: Path, parts: tuple[Any, Any], colors: list[str], *, vision: bool, most: int = 2000) -> Trace:
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, _ = parts
     calls = [hermes.write(calls=[Call(name="paint", arguments={"color": color})]) for color in colors]
@@ -101,7 +101,7 @@ async def played(tmp_path: Path, parts: tuple[Any, Any], colors: list[str], *, v
 
 
 async def test_images_reach_the_context_and_verl_in_their_order(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     trace = await played(tmp_path, parts, ["red", "blue"], vision=True)
     assert trace.stop_reason is StopReason.ANSWERED and trace.images == 2
@@ -128,7 +128,7 @@ def tokens_of(parts: tuple[Any, Any], pictures: list[Any]) -> int:
 
 @pytest.mark.filterwarnings("ignore")
 async def test_texts_that_spell_placeholders_and_markers_beside_an_image_are_text(parts: tuple[Any, Any]) -> None:
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer, processor = parts
     tokens = ContinuousTokens(builder_for(parts, vision=True), tokenizer, "hermes")
@@ -158,8 +158,8 @@ async def test_what_spells_placeholders_with_ordinary_tokens_is_no_image_for_ver
     """As a policy may sample them, or two blocks of a message hold them together."""
     import torch
 
-    from rollout.tokens.text_tokenizer import TextTokenizer, control_text_of
-    from rollout.verl.agent_loop import MCPAgentLoopWorker
+    from mcp_rollout.rollout.tokens.text_tokenizer import TextTokenizer, control_text_of
+    from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoopWorker
 
     tokenizer, processor = parts
     worker: Any = object.__new__(MCPAgentLoopWorker)
@@ -178,13 +178,13 @@ async def test_what_spells_placeholders_with_ordinary_tokens_is_no_image_for_ver
 
 
 def from_png(color: str) -> Any:
-    from rollout.tokens.images import read_image
+    from mcp_rollout.rollout.tokens.images import read_image
 
     return read_image(png(color))
 
 
 async def test_a_policy_without_vision_reads_what_the_image_was(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     trace = await played(tmp_path, parts, ["red"], vision=False)
     assert trace.images == 0 and to_outputs(trace, ())[0].multi_modal_data == {}
@@ -198,7 +198,7 @@ async def test_an_image_that_cannot_be_read_is_named_like_other_data(tmp_path: P
 
 
 async def test_an_image_that_no_longer_fits_is_not_handed_to_verl(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     whole = await played(tmp_path / "whole", parts, ["red", "blue"], vision=True)
     second = whole.spans[-2]
@@ -211,7 +211,7 @@ async def test_an_image_that_no_longer_fits_is_not_handed_to_verl(tmp_path: Path
 def test_a_picture_that_would_fill_the_memory_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    from rollout.tokens.images import read_image
+    from mcp_rollout.rollout.tokens.images import read_image
 
     data = png("red", (100, 100))
     assert read_image(data) is not None
@@ -223,9 +223,9 @@ async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Pat
     from verl.experimental.agent_loop.tool_agent_loop import AgentData
     from verl.tools.tool_registry import initialize_tools_from_config
 
-    from gateway import Gateway, load_servers
-    from gateway.catalogue.tool_config import lock_entries, write_lock
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout import Gateway, load_servers
+    from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     source, lock = tmp_path / "servers.json", tmp_path / "tools.yaml"
     source.write_text('{"mcpServers": {"gallery": {"factory": "galleries:gallery", "required": true}}}')
@@ -245,7 +245,7 @@ async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Pat
 
 
 async def test_an_attempt_that_begins_again_is_shown_its_own_images() -> None:
-    from rollout.tokens.images import DecodedImages
+    from mcp_rollout.rollout.tokens.images import DecodedImages
 
     def painted(color: str) -> dict[str, Any]:
         url = f"data:image/png;base64,{base64.b64encode(png(color)).decode()}"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from thinking_game import play
 
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.trace.export import Exported, export_sft, ids_path
-from rollout.trace.record import Trace
-from rollout.types import Call
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.trace.export import Exported, export_sft, ids_path
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.types import Call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -24,14 +24,14 @@ ANSWERS = [hermes.write(thinking=f"Thought {number}.", content=f"Answer {number}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("model"), hidden=64, layers=1)
 
 
 async def played(directory: Path, model: Path, script: list[str], **options: Any) -> tuple[Trace, dict[str, Any]]:
     """The trace, and the schemas in its prompt."""
-    from rollout.tokens.verl_builder import load_tokens
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
 
     tokens = load_tokens(str(model))
     thinking = options.pop("thinking", {})
@@ -51,7 +51,7 @@ async def test_verls_dataset_yields_the_ids_of_the_trace_and_trains_one_newline_
     from transformers import AutoTokenizer
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
-    from rollout.tokens.sft import template_check
+    from mcp_rollout.rollout.tokens.sft import template_check
 
     trace, tools = await played(tmp_path / "traces", model, [SHOUT, *ANSWERS])
     file = tmp_path / "sft.jsonl"
@@ -92,7 +92,7 @@ async def test_verls_dataset_yields_the_ids_of_the_trace_and_trains_one_newline_
 async def test_what_no_conversation_stands_for_is_exported_as_ids_and_mask(
     tmp_path: Path, model: Path, script: list[str], options: dict[str, Any]
 ) -> None:
-    from rollout.tokens.sft import template_check
+    from mcp_rollout.rollout.tokens.sft import template_check
 
     trace, tools = await played(tmp_path / "traces", model, script, **options)
     file = tmp_path / "sft.jsonl"

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from thinking_game import SCRIPT, check, play
 
-from rollout.trace.record import SpanKind, StopReason
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory, imported_verl: None) -> Any:
-    from rollout.tokens.verl_builder import load_tokens
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     return load_tokens(str(make_tiny_model(tmp_path_factory.mktemp("model"), hidden=64, layers=1)))
 
@@ -39,7 +39,7 @@ async def test_every_token_is_where_the_engine_saw_it_and_in_one_samples_loss(
 
 
 async def test_each_segment_is_one_output_with_the_same_keys_and_reward(tmp_path: Path, tokens: Any) -> None:
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     thinking = {"context": "drop_previous"}
     trace, log = await play(tmp_path, tokens, tokens.encode, stop="<|im_end|>", thinking=thinking)
@@ -53,7 +53,7 @@ async def test_each_segment_is_one_output_with_the_same_keys_and_reward(tmp_path
 
 async def test_the_last_output_has_a_token_in_the_loss_where_any_has(tmp_path: Path, tokens: Any) -> None:
     """verl takes the trajectory's advantage from the last output's first token in the loss."""
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     trace, _ = await play(tmp_path, tokens, tokens.encode, stop="<|im_end|>", thinking={"context": "drop_previous"})
     whole = len(trace.segments)

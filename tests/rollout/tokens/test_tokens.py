@@ -4,10 +4,10 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.formats import hermes
-from rollout.tokens.chatml import IM_END, SPECIAL, ByteTokens
-from rollout.tokens.parsing import MOST_THOUGHTS
-from rollout.types import MOST_CALLS, Call
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.tokens.chatml import IM_END, SPECIAL, ByteTokens
+from mcp_rollout.rollout.tokens.parsing import MOST_THOUGHTS
+from mcp_rollout.rollout.types import MOST_CALLS, Call
 
 TOKENS = ByteTokens()
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sampled import Counting
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
-from gateway.errors import ConfigError
-from mcp_wire.control_text import break_control_text, escape_control_text
-from rollout.trace.record import assistant_message
-from rollout.types import Call, Message
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.mcp_wire.control_text import break_control_text, escape_control_text
+from mcp_rollout.rollout.trace.record import assistant_message
+from mcp_rollout.rollout.types import Call, Message
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
@@ -38,7 +38,7 @@ class Talk:
     """A conversation that is built turn by turn: every fifth time the user speaks, else a tool."""
 
     def __init__(self, name: str, *, narrow_view: bool | None = True, tools: list[dict[str, Any]] = TOOLS) -> None:
-        from rollout.tokens.verl_builder import ContinuousTokens
+        from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
         self.name, self.counting, self.tools = name, Counting(tokenizer_for(name)), tools
         builder = builder_for(name, self.counting)
@@ -92,7 +92,7 @@ def test_every_public_template_lets_what_is_new_be_rendered_alone(name: str) -> 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> None:
-    from rollout.tokens.template_check import check_template
+    from mcp_rollout.rollout.tokens.template_check import check_template
 
     for tools in (TOOLS, []):
         check_template(Talk(name).tokens, [{"role": "user", "content": "Begin."}], tools, has_user=True, key="k")
@@ -108,7 +108,7 @@ def test_every_public_template_renders_what_comes_behind_a_prompt(name: str) -> 
     ],
 )
 def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: str, what: str | None) -> None:
-    from rollout.tokens.template_check import check_template
+    from mcp_rollout.rollout.tokens.template_check import check_template
 
     tokenizer: Any = Talk("hermes").counting.tokenizer
     template = tokenizer.chat_template
@@ -136,7 +136,7 @@ def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: s
     ],
 )
 def test_what_a_template_leaves_out_is_named(broken: str, said: str) -> None:
-    from rollout.tokens.template_check import check_template
+    from mcp_rollout.rollout.tokens.template_check import check_template
 
     tokenizer: Any = Talk("hermes").counting.tokenizer
     template = tokenizer.chat_template
@@ -171,7 +171,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["tool", "tools", "user"]), WORDS, WO
 @functools.cache
 def fast_tokens(name: str) -> Any:
     """Tokens with the view and the pieces that were found to suffice."""
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer = tokenizer_for(name)
     return ContinuousTokens(builder_for(name, tokenizer), tokenizer, name)
@@ -183,7 +183,7 @@ def fast_tokens(name: str) -> Any:
 def test_the_narrow_view_in_pieces_renders_what_the_whole_conversation_does(
     name: str, steps: list[tuple[str, str, str]], system: bool, tools: bool, cut: bool
 ) -> None:
-    from rollout.tokens.narrow_view import render
+    from mcp_rollout.rollout.tokens.narrow_view import render
 
     tokenizer = tokenizer_for(name)
     builder, tokens = builder_for(name, tokenizer), fast_tokens(name)
@@ -251,7 +251,7 @@ def test_texts_are_tokenised_in_pieces_as_in_whole_also_where_settings_are_left_
 
 
 def test_new_messages_are_tokenised_alone_only_where_they_begin_at_a_marker() -> None:
-    from rollout.tokens.pieces import Pieces
+    from mcp_rollout.rollout.tokens.pieces import Pieces
 
     tokenizer: Any = tokenizer_for("hermes")
     template = tokenizer.chat_template
@@ -273,7 +273,7 @@ def test_a_tokenizer_whose_markers_take_spaces_beside_them_is_left_alone() -> No
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from rollout.tokens.pieces import Pieces, markers_of
+    from mcp_rollout.rollout.tokens.pieces import Pieces, markers_of
 
     backend = Tokenizer(models.BPE({chr(number): number - 32 for number in range(32, 127)}, []))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -284,7 +284,7 @@ def test_a_tokenizer_whose_markers_take_spaces_beside_them_is_left_alone() -> No
 
 
 def test_a_template_that_writes_the_time_is_rendered_each_time() -> None:
-    from rollout.tokens.pieces import Pieces
+    from mcp_rollout.rollout.tokens.pieces import Pieces
 
     tokenizer: Any = tokenizer_for("hermes")
     template = tokenizer.chat_template

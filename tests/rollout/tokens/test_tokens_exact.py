@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sampled import Sampler
 from tool_formats import DIALECTS, builder_for, tokenizer_for
 
-from rollout.formats import FORMATS
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.types import Call
+from mcp_rollout.rollout.formats import FORMATS
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 

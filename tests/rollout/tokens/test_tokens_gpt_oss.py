@@ -7,7 +7,7 @@ import json
 import pytest
 from tool_formats import builder_for, tokenizer_for
 
-from rollout.types import Message
+from mcp_rollout.rollout.types import Message
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
@@ -22,7 +22,7 @@ PAST: list[Message] = [
 def test_the_builder_quotes_an_answer_as_json_and_the_helper_does_not() -> None:
     from verl.experimental.agent_loop.utils import build_gpt_oss_tool_response_text
 
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     tokenizer = tokenizer_for("gpt-oss")
     tokens = ContinuousTokens(builder_for("gpt-oss", tokenizer), tokenizer, "gpt-oss")

@@ -13,8 +13,8 @@ from sampled import Sampler
 from thoughts import thought_tokens, without_thoughts
 from tool_formats import DIALECTS, tokenizer_for
 
-from rollout.trace.record import SpanKind, StopReason, Trace
-from rollout.types import Call
+from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tool_formats import DIALECTS, tokenizer_for
 
-from rollout.formats import FORMATS
-from rollout.types import Call
+from mcp_rollout.rollout.formats import FORMATS
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 

@@ -11,8 +11,8 @@ from conversations import EVERYTHING, Said, played
 from structlog.testing import capture_logs
 from tool_formats import DIALECTS, Dialect, builder_for, tokenizer_for
 
-from gateway.types import CallFault
-from rollout.types import Message
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.rollout.types import Message
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -24,7 +24,7 @@ TOOLS = [{"type": "function", "function": {"name": "note", "description": "Take 
 def tokens_of(name: str, *, model_type: str | None = None) -> Any:
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
-    from rollout.tokens.verl_builder import ContinuousTokens
+    from mcp_rollout.rollout.tokens.verl_builder import ContinuousTokens
 
     logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
     tokenizer = tokenizer_for(name)
@@ -34,7 +34,7 @@ def tokens_of(name: str, *, model_type: str | None = None) -> Any:
 
 
 def found_by_preflight(tokens: Any) -> list[str]:
-    from rollout.tokens.template_check import check_template
+    from mcp_rollout.rollout.tokens.template_check import check_template
 
     with capture_logs() as logs:
         check_template(tokens, PROMPT, TOOLS, has_user=True, key="--chat-template")

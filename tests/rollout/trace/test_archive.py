@@ -19,18 +19,18 @@ from random_traces import traces
 from structlog.testing import capture_logs
 from trace_samples import archived, read_file, recorded_trace
 
-from gateway.errors import ConfigError
-from mcp_servers.user_simulator.recordings import load_recordings
-from rollout.trace.archive import Archive, archive
-from rollout.trace.columns import schema, write_columns
-from rollout.trace.entries import SELECTABLE, entry_of, selectable
-from rollout.trace.files import archive_of
-from rollout.trace.journal import from_json, pieces, to_json
-from rollout.trace.lines import lines_of
-from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, Trace
-from rollout.trace.segment import packed, unpacked
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.mcp_servers.user_simulator.recordings import load_recordings
+from mcp_rollout.rollout.trace.archive import Archive, archive
+from mcp_rollout.rollout.trace.columns import schema, write_columns
+from mcp_rollout.rollout.trace.entries import SELECTABLE, entry_of, selectable
+from mcp_rollout.rollout.trace.files import archive_of
+from mcp_rollout.rollout.trace.journal import from_json, pieces, to_json
+from mcp_rollout.rollout.trace.lines import lines_of
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Reward, Trace
+from mcp_rollout.rollout.trace.segment import packed, unpacked
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 NUMBERS = ("prompt_ids", "response_ids", "loss_mask", "logprobs")
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -92,7 +92,7 @@ def test_log_probabilities_are_kept_as_the_float32_that_is_trained() -> None:
 
 
 def test_the_index_makes_entries_of_another_version_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout.trace.archive.VERSION", 1)
+    monkeypatch.setattr("mcp_rollout.rollout.trace.archive.VERSION", 1)
     archived(tmp_path, "a", map(recorded_trace, "abc"))
     monkeypatch.undo()
     with Traces(tmp_path) as traces:
@@ -146,7 +146,7 @@ def test_an_archive_that_is_damaged_before_its_table_hides_nothing_else(tmp_path
 
 
 def test_an_archive_of_several_frames_is_read_from_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout.trace.archive._FRAME", 5000)  # two records
+    monkeypatch.setattr("mcp_rollout.rollout.trace.archive._FRAME", 5000)  # two records
     path = archived(tmp_path, "a", map(recorded_trace, "abcdefg"))
     lines = list(lines_of(path))
     assert [from_json(line).id for _, line in lines] == list("abcdefg")
@@ -172,7 +172,7 @@ def test_a_journal_cut_anywhere_loses_the_record_at_the_cut_only(tmp_path: Path)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.archive import archive
 
 def killed_at(step, journal):
     taken = 0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from trace_samples import archived, read_file
 
-from gateway.types import Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.drift import calls_seen, drifts, siblings
-from rollout.trace.journal import from_json, to_json
-from rollout.trace.record import StopReason, Trace
-from rollout.types import Call, Completion, Edit, Parsed
+from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.drift import calls_seen, drifts, siblings
+from mcp_rollout.rollout.trace.journal import from_json, to_json
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
 
 Turns = list[list[tuple[str, str]]]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ConfigError
-from gateway.types import CallFault, Content, ContentKind, ToolResult
-from rollout.environment.task import Origin, Task
-from rollout.trace.export import Exported, export_preferences, export_sft, sft_row
-from rollout.trace.record import Reward, StopReason, Trace, UserEvent
-from rollout.types import Call, Completion, Edit, FinishReason, Parsed
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.types import CallFault, Content, ContentKind, ToolResult
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.export import Exported, export_preferences, export_sft, sft_row
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace, UserEvent
+from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
 TOOLS = {"shop": [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "buy")]}
 PROMPT = (

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
-from rollout.trace.reader import Traces
-from rollout.trace.store import TraceStore, read_traces
-from rollout.trace.trained import read_trained
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.trace.trained import read_trained
 
 KILLS, RECORDS, SAMPLES = 40, 60, 20
 
@@ -26,12 +26,12 @@ PROGRAM = """
 import os, signal, sys, time
 from itertools import count
 from pathlib import Path
-from rollout.trace.archive import archive
-from rollout.trace.index import Index
-from rollout.trace.store import TraceStore
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import TrainedSegment
-from rollout.trace import index
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.index import Index
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.rollout.trace import index
 from trace_samples import recorded_trace
 
 index._COMMIT_ROWS = 5

@@ -17,17 +17,17 @@ from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 from worlds import environment, opened, saying, task
 
-from rollout.cli.live import line_of
-from rollout.environment.task import Origin
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.loop.trajectory import roll_out
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.activity import Activity, Oldest, Rewards
-from rollout.trace.heartbeat import SUFFIX, Beat, watched
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.types import Call
+from mcp_rollout.rollout.cli.live import line_of
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.activity import Activity, Oldest, Rewards
+from mcp_rollout.rollout.trace.heartbeat import SUFFIX, Beat, watched
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.types import Call
 
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 pytestmark = pytest.mark.anyio

@@ -15,14 +15,14 @@ from memory import peak_growth
 from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
-from gateway.errors import ConfigError
-from rollout.environment.task import Origin
-from rollout.trace.archive import archive
-from rollout.trace.files import archive_of
-from rollout.trace.index import FILE
-from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.trace.store import TraceStore
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.files import archive_of
+from mcp_rollout.rollout.trace.index import FILE
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
 
 
 def trace_of(number: int) -> Trace:
@@ -170,7 +170,7 @@ def test_a_reader_that_is_killed_leaves_an_index_that_goes_on(tmp_path: Path) ->
     expected = [f"{number:04d}" for number in range(200)]
     program = """
 import os, signal, sys
-from rollout.trace import index
+from mcp_rollout.rollout.trace import index
 index._COMMIT_ROWS = 10
 taken, add = 0, index.Index._add
 def counted(self, *arguments):

@@ -12,12 +12,12 @@ import pytest
 from published_schemas import schemas
 from trace_samples import recorded_trace
 
-from rollout.trace.columns import write_columns
-from rollout.trace.reader import Traces
-from rollout.trace.record import Reward, Trace
-from rollout.trace.store import TraceStore
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import TrainedSegment
+from mcp_rollout.rollout.trace.columns import write_columns
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Reward, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
 
 TRAINED = {"retail-1": [0.0, 2.0], "retail-2": None}
 ROOT = Path(__file__).parents[3]

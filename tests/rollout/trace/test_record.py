@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.environment.task import Origin, Task
-from rollout.trace.record import SpanKind, Trace
-from rollout.types import Completion, Edit, Parsed
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.record import SpanKind, Trace
+from mcp_rollout.rollout.types import Completion, Edit, Parsed
 
 TASK = Task(environment="e", task="t", seed=1, prompt=({"role": "user", "content": "hi"},))
 IDS = st.lists(st.integers(0, 99), max_size=6)

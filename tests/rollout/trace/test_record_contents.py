@@ -13,19 +13,19 @@ from mcp_types import CallToolResult, TextContent
 from trace_samples import read_file
 from worlds import environment, opened, play, saying
 
-from gateway.types import SERVER_TIME_META, ToolResult
-from rollout.engines.engine import EngineOptions
-from rollout.engines.scripted import WithoutModel
-from rollout.environment.config import load_environment
-from rollout.evaluation.resume import evaluation_record
-from rollout.formats import hermes
-from rollout.trace.archive import archive
-from rollout.trace.entries import COLUMNS
-from rollout.trace.journal import from_json
-from rollout.trace.reader import Traces
-from rollout.trace.run_record import read_run_records, write_run_record
-from rollout.trace.segment import unpacked
-from rollout.types import Call
+from mcp_rollout.gateway.types import SERVER_TIME_META, ToolResult
+from mcp_rollout.rollout.engines.engine import EngineOptions
+from mcp_rollout.rollout.engines.scripted import WithoutModel
+from mcp_rollout.rollout.environment.config import load_environment
+from mcp_rollout.rollout.evaluation.resume import evaluation_record
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.entries import COLUMNS
+from mcp_rollout.rollout.trace.journal import from_json
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.run_record import read_run_records, write_run_record
+from mcp_rollout.rollout.trace.segment import unpacked
+from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 

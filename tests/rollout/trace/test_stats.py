@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.environment.task import Origin, Task
-from rollout.trace.entries import JSON_COLUMNS, Entry, entry_of
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.trace.segment import Lengths, recorded_lengths
-from rollout.trace.stats import STEP, statistics_of
-from rollout.types import Completion, Edit, Parsed
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.entries import JSON_COLUMNS, Entry, entry_of
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.trace.segment import Lengths, recorded_lengths
+from mcp_rollout.rollout.trace.stats import STEP, statistics_of
+from mcp_rollout.rollout.types import Completion, Edit, Parsed
 
 
 def played(*turns: tuple[int, int], prompt: int = 3, score: float = 1.0) -> Trace:

@@ -13,14 +13,14 @@ import pytest
 from structlog.testing import capture_logs
 from trace_samples import read_file, recorded_trace
 
-from gateway.errors import ConfigError
-from rollout.trace.archive import archive
-from rollout.trace.files import archive_of
-from rollout.trace.journal import from_json, to_json
-from rollout.trace.reader import Traces
-from rollout.trace.segment import packed
-from rollout.trace.stats import statistics_of
-from rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.files import archive_of
+from mcp_rollout.rollout.trace.journal import from_json, to_json
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.segment import packed
+from mcp_rollout.rollout.trace.stats import statistics_of
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 
 
 def test_a_trace_survives_the_disk(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_record_is_plain_json() -> None:
 
 FULL = """
 import resource, signal, sys
-from rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.store import TraceStore
 from trace_samples import read_file, recorded_trace
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = TraceStore(sys.argv[1])

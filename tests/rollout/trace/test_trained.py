@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rollout.trace.trained import read_trained, write_trained
-from rollout.trace.trained_segment import SUFFIX, TrainedSegment, digest
+from mcp_rollout.rollout.trace.trained import read_trained, write_trained
+from mcp_rollout.rollout.trace.trained_segment import SUFFIX, TrainedSegment, digest
 
 PROMPT, RESPONSE = [1, 2], [7, 8, 9, 10]
 TRAINED = TrainedSegment(
@@ -88,7 +88,7 @@ def test_a_writer_that_is_killed_loses_the_step_it_was_writing_at_most(tmp_path:
 import sys
 sys.path.insert(0, sys.argv[3])
 from test_trained import TRAINED
-from rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained import write_trained
 for step in range(1, 1_000_000):
     write_trained(sys.argv[1], step, [TRAINED] * 200)
     if step == int(sys.argv[2]):

@@ -12,11 +12,11 @@ from memory import peak_growth
 from structlog.testing import capture_logs
 from trace_samples import archived, recorded_trace
 
-from gateway.errors import ConfigError
-from rollout.environment.parquet import read_rows
-from rollout.trace.files import TornArchive
-from rollout.trace.lines import lines_of
-from rollout.trace.reader import Traces
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.trace.files import TornArchive
+from mcp_rollout.rollout.trace.lines import lines_of
+from mcp_rollout.rollout.trace.reader import Traces
 
 MIB = 1 << 20
 

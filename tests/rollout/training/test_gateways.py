@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from gateway.config.models import GatewayConfig
-from rollout.training.gateways import Gateways
+from mcp_rollout.gateway.config.models import GatewayConfig
+from mcp_rollout.rollout.training.gateways import Gateways
 
 pytestmark = pytest.mark.anyio
 
-FACTORY = "mcp_servers.calculator.server:create_server"
+FACTORY = "mcp_rollout.mcp_servers.calculator.server:create_server"
 
 
 async def test_a_start_that_has_not_begun_when_the_worker_ends_is_not_begun_afterwards() -> None:

@@ -50,7 +50,7 @@ def transfer_queue(_queue: None) -> Iterator[None]:
 @pytest.fixture
 async def closed_worker(anyio_backend: str) -> AsyncIterator[None]:
     """Ends the servers and the trace store of the process-wide worker state after each test."""
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     yield
     await WORKER.close()

@@ -15,10 +15,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from rollout.environment.task import Origin, Task
-from rollout.trace.events import ToolEvent, UserEvent
-from rollout.trace.record import Reward, Trace, Turn
-from rollout.types import FinishReason
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.events import ToolEvent, UserEvent
+from mcp_rollout.rollout.trace.record import Reward, Trace, Turn
+from mcp_rollout.rollout.types import FinishReason
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 EPSILON = 1e-6
@@ -26,7 +26,7 @@ EPSILON = 1e-6
 
 def some_batch(seed: int) -> list[Any]:
     """Two rows of two trees each, with turn rewards and states that repeat within and across trajectories."""
-    from rollout.verl.rolled_out import RolledOut
+    from mcp_rollout.rollout.verl.rolled_out import RolledOut
 
     rng, found = random.Random(seed), list[RolledOut]()
     for uid in "ab":
@@ -56,7 +56,7 @@ def of_row(leaf: Any, batch: list[Any]) -> tuple[float, float]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_tree_grpo_is_its_equation(seed: int) -> None:
-    from rollout.verl.advantages import tree_grpo
+    from mcp_rollout.rollout.verl.advantages import tree_grpo
 
     batch, weight = some_batch(seed), 0.3
     # Each turn as a node: shared turns are the same node, which the root's name and the turn's number identify.
@@ -119,7 +119,7 @@ def gigpo(batch: list[Any], *, omega: float, gamma: float) -> list[list[float]]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_step_grpo_is_gigpo_as_its_paper_describes_it(seed: int) -> None:
-    from rollout.verl.advantages import step_grpo
+    from mcp_rollout.rollout.verl.advantages import step_grpo
 
     batch = some_batch(seed)
     found = step_grpo(batch, weight=0.7, discount=0.9, normalise=True)
@@ -129,7 +129,7 @@ def test_step_grpo_is_gigpo_as_its_paper_describes_it(seed: int) -> None:
 
 def trajectories(scores: Sequence[float], paths: Sequence[str], rewards: Sequence[Sequence[float]] = ()) -> list[Any]:
     """Trajectories of one row, each with a letter for the state of each turn."""
-    from rollout.verl.rolled_out import RolledOut
+    from mcp_rollout.rollout.verl.rolled_out import RolledOut
 
     return [
         RolledOut(
@@ -146,7 +146,7 @@ def trajectories(scores: Sequence[float], paths: Sequence[str], rewards: Sequenc
 
 def step_terms(batch: list[Any], discount: float) -> list[float]:
     """The comparison in the same state alone, of all turns."""
-    from rollout.verl.advantages import step_grpo
+    from mcp_rollout.rollout.verl.advantages import step_grpo
 
     both = step_grpo(batch, weight=1.0, discount=discount, normalise=True)
     row = step_grpo(batch, weight=0.0, discount=discount, normalise=True)
@@ -206,7 +206,7 @@ def test_a_step_does_not_depend_on_the_unit_of_rewards(
 
 @pytest.mark.parametrize(("difference", "told"), [(0.0, 0), (1e-16, 0), (3e-8, 1), (0.01, 0)])
 def test_a_deviation_that_is_rounding_is_told_and_gives_next_to_no_advantage(difference: float, told: int) -> None:
-    from rollout.verl.advantages import step_grpo
+    from mcp_rollout.rollout.verl.advantages import step_grpo
 
     batch = trajectories([0.3, 0.3 + difference, 0.3], ["sp", "sp", "sr"])
     with capture_logs() as logs:
@@ -220,7 +220,7 @@ def test_without_weight_both_are_grpo_as_verl_computes_it() -> None:
     import torch
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-    from rollout.verl.advantages import step_grpo, tree_grpo
+    from mcp_rollout.rollout.verl.advantages import step_grpo, tree_grpo
 
     batch = some_batch(1)
     rewards, mask = torch.tensor([[each.score] for each in batch]), torch.ones(len(batch), 1)
@@ -237,7 +237,7 @@ def test_without_weight_both_are_grpo_as_verl_computes_it() -> None:
 
 
 def test_the_anchor_of_a_turn_is_what_the_servers_said_last() -> None:
-    from rollout.verl.rolled_out import anchors
+    from mcp_rollout.rollout.verl.rolled_out import anchors
 
     def turn(*states: str | None, user: str | None = None) -> Turn:
         tools = [
@@ -263,8 +263,8 @@ def test_samples_of_single_turns_get_their_turns_advantage_and_padding_gets_none
     import transfer_queue as tq
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-    from rollout.verl.estimators import by_token, read
-    from rollout.verl.settings import AdvantagesConfig
+    from mcp_rollout.rollout.verl.estimators import by_token, read
+    from mcp_rollout.rollout.verl.settings import AdvantagesConfig
 
     column = {"turns": 2, "tree": "t", "shared_turns": 0, "rewards": [], "anchors": ["start", ""]}
     rows = {
@@ -301,7 +301,7 @@ def test_samples_of_single_turns_get_their_turns_advantage_and_padding_gets_none
 def test_a_samples_columns_have_the_turn_of_each_token() -> None:
     from trace_samples import recorded_trace
 
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     trace = recorded_trace()
     trace.reward = Reward(score=1.0, turns=[0.25])

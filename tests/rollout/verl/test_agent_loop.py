@@ -19,13 +19,13 @@ from transformers import AutoTokenizer
 from verl_config import composed
 from verl_run import reported
 
-from rollout.environment.task import Origin, Task
-from rollout.formats import hermes
-from rollout.trace.record import Trace
-from rollout.trace.run_record import read_run_records
-from rollout.trace.store import read_traces
-from rollout.types import Call, Completion, Edit, Parsed
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.run_record import read_run_records
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "closed_worker")]
 
@@ -120,7 +120,7 @@ async def run(
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    from rollout.verl.agent_loop import MCPAgentLoop
+    from mcp_rollout.rollout.verl.agent_loop import MCPAgentLoop
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = template + tokenizer.chat_template
@@ -168,7 +168,7 @@ async def test_a_played_trajectory_becomes_a_training_sample(config: DictConfig,
 async def test_a_replay_of_engine_and_servers_gives_the_same_sample_without_either(
     config: DictConfig, model: Path, tmp_path: Path, environments: Path
 ) -> None:
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     ours = config.actor_rollout_ref.rollout.custom.mcp
     ours.record = str(tmp_path / "tapes")
@@ -224,7 +224,7 @@ async def test_an_engine_that_fails_withdraws_the_trajectory(config: DictConfig,
 async def test_a_cancelled_error_without_a_cancellation_withdraws_the_trajectory_and_not_its_batch(
     config: DictConfig, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rollout.training.environments import Environments
+    from mcp_rollout.rollout.training.environments import Environments
 
     async def cancelled(*_: object) -> None:
         raise asyncio.CancelledError
@@ -264,7 +264,7 @@ async def test_a_row_with_a_name_for_its_index_is_withdrawn_and_not_raised(confi
 async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_siblings_and_other_seeds_differ(
     config: DictConfig, model: Path
 ) -> None:
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     config.actor_rollout_ref.rollout.full_determinism = True
     runs: list[list[tuple[str, object]]] = [[], [], [], []]
@@ -287,8 +287,8 @@ async def test_under_full_determinism_request_ids_and_seeds_repeat_and_those_of_
 async def test_a_row_that_is_played_again_in_its_step_has_request_ids_and_seeds_of_its_own(
     config: DictConfig, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rollout.verl import agent_loop
-    from rollout.verl.origin import Batch
+    from mcp_rollout.rollout.verl import agent_loop
+    from mcp_rollout.rollout.verl.origin import Batch
 
     config.actor_rollout_ref.rollout.full_determinism = True
     asked: list[tuple[str, object]] = []
@@ -303,7 +303,7 @@ async def test_a_row_that_is_played_again_in_its_step_has_request_ids_and_seeds_
 
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
 async def test_a_withdrawn_trajectory_is_reported(config: DictConfig, model: Path) -> None:
-    from rollout.training.statistics import TooManyFailures, check_failures
+    from mcp_rollout.rollout.training.statistics import TooManyFailures, check_failures
 
     await run(config, model, [SHOUT, "PLUM"])
     await run(config, model, [SHOUT, "fail"])
@@ -334,7 +334,7 @@ async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_tr
 async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajectory_and_stops_training(
     config: DictConfig, model: Path, tmp_path: Path
 ) -> None:
-    from rollout.training.statistics import ToolsChanged, check_failures
+    from mcp_rollout.rollout.training.statistics import ToolsChanged, check_failures
 
     turn = hermes.write(calls=[Call(name="shout", arguments={"text": "turn"})])
     assert await run(config, model, [SHOUT, turn, SHOUT, SHOUT, SHOUT, "PLUM"]) == []
@@ -379,7 +379,7 @@ def worker_with(reward_loop: Any) -> Any:
     """verl's worker with a reward loop, both in this process."""
     from types import SimpleNamespace
 
-    from rollout.verl import agent_loop
+    from mcp_rollout.rollout.verl import agent_loop
 
     worker = object.__new__(agent_loop.MCPAgentLoopWorker)
     worker.processor = None
@@ -391,8 +391,8 @@ def worker_with(reward_loop: Any) -> Any:
 
 async def rewarded(config: DictConfig, model: Path, last: str, reward_loop: Any) -> Any:
     """A trajectory in verl's worker with a reward loop, both in this process."""
-    from rollout.verl import agent_loop
-    from rollout.verl.origin import Batch
+    from mcp_rollout.rollout.verl import agent_loop
+    from mcp_rollout.rollout.verl.origin import Batch
 
     agent_loop._BATCH.set(Batch(compute_score=worker_with(reward_loop)._compute_score))
     row = {"data_source": "echo", "reward_model": {"style": "rule", "ground_truth": None}}
@@ -411,7 +411,7 @@ def rewarding(config: DictConfig) -> DictConfig:
 async def test_verls_reward_function_counts_as_the_key_says(rewarding: DictConfig, model: Path) -> None:
     from verl.experimental.reward_loop import RewardLoopWorker
 
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     reward_loop = RewardLoopWorker(rewarding)
     for use in ("add", "replace"):
@@ -473,9 +473,9 @@ async def test_verls_reward_function_gets_the_whole_response_of_the_last_sample_
     from transformers import PreTrainedTokenizerFast
     from verl.experimental.reward_loop import RewardLoopWorker
 
-    from rollout.environment.config import Environment
-    from rollout.loop.reward import Judged
-    from rollout.verl.reward_loop import VerlReward
+    from mcp_rollout.rollout.environment.config import Environment
+    from mcp_rollout.rollout.loop.reward import Judged
+    from mcp_rollout.rollout.verl.reward_loop import VerlReward
 
     # Id 0, with which verl pads, is a word like any other.
     vocabulary = {"<end>" if number == 99 else f"w{number}": number for number in range(100)}

@@ -14,14 +14,14 @@ from agent_training import (
     train_agents,
 )
 
-from rollout.agents.reflect import CRITIQUE
-from rollout.agents.retry_with_feedback import FEEDBACK
+from mcp_rollout.rollout.agents.reflect import CRITIQUE
+from mcp_rollout.rollout.agents.retry_with_feedback import FEEDBACK
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
 
 AGENTS = {
-    "retry": {"use": "rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 3}},
-    "reflect": {"use": "rollout.agents.reflect:Reflect"},
+    "retry": {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 3}},
+    "reflect": {"use": "mcp_rollout.rollout.agents.reflect:Reflect"},
 }
 
 

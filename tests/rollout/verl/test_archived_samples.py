@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from random_traces import traces
 from trace_samples import archived, read_file
 
-from rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.record import Trace
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -25,7 +25,7 @@ def test_verl_receives_the_archived_ids_masks_and_log_probabilities(
     """Trajectories of one sample and of several (`drop_previous`), with and without log-probabilities."""
     import torch
 
-    from rollout.verl.output import SEGMENT_KEY, TRACE_KEY, to_outputs
+    from mcp_rollout.rollout.verl.output import SEGMENT_KEY, TRACE_KEY, to_outputs
 
     assume(any(segment.turns_sampled for segment in (*trace.earlier, trace)))
     for segment in (*trace.earlier, trace):

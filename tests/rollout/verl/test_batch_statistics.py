@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollout.environment.task import Origin, Task
-from rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
@@ -24,7 +24,7 @@ def ended(environment: str, parts: dict[str, float], *, withdrawn: bool = False)
 
 
 def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_count() -> None:
-    from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
+    from mcp_rollout.rollout.training.statistics import BatchStatistics, TrajectoryStatistics
 
     traces = [
         ended("shop", {"database": 1.0, "told": 0.0}),
@@ -39,8 +39,8 @@ def test_reward_parts_are_averaged_by_environment_over_the_trajectories_that_cou
 
 
 def test_the_score_counts_each_trajectory_that_was_not_withdrawn_once() -> None:
-    from rollout.trace.segment import Segment
-    from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
+    from mcp_rollout.rollout.trace.segment import Segment
+    from mcp_rollout.rollout.training.statistics import BatchStatistics, TrajectoryStatistics
 
     several, one, withdrawn = ended("shop", {}), ended("shop", {}), ended("shop", {}, withdrawn=True)
     several.earlier = [Segment(response_ids=[1], loss_mask=[1], logprobs=[0.0])] * 3
@@ -51,8 +51,8 @@ def test_the_score_counts_each_trajectory_that_was_not_withdrawn_once() -> None:
 
 
 def test_a_turn_that_continued_after_its_thinking_budget_was_not_interrupted() -> None:
-    from rollout.training.statistics import TrajectoryStatistics
-    from rollout.types import Attempt, Completion, Edit, Parsed
+    from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+    from mcp_rollout.rollout.types import Attempt, Completion, Edit, Parsed
 
     def metric(*, generations: int, attempts: int) -> float:
         trace = ended("shop", {})
@@ -69,11 +69,11 @@ def test_a_turn_that_continued_after_its_thinking_budget_was_not_interrupted() -
 def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batch() -> None:
     from structlog.testing import capture_logs
 
-    from gateway.types import Content, ContentKind, ToolResult
-    from rollout.trace.events import Mark, MarkKind
-    from rollout.training.statistics import BatchStatistics, TrajectoryStatistics
-    from rollout.types import Call, Completion, Edit, Parsed
-    from rollout.verl.replay_buffer import report_drift
+    from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
+    from mcp_rollout.rollout.trace.events import Mark, MarkKind
+    from mcp_rollout.rollout.training.statistics import BatchStatistics, TrajectoryStatistics
+    from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
+    from mcp_rollout.rollout.verl.replay_buffer import report_drift
 
     def played(result: str, *marks: MarkKind, penalty: float = 0.0) -> Trace:
         trace = ended("shop", {})
@@ -102,8 +102,8 @@ def test_marks_penalties_and_drift_are_counted_with_the_same_keys_for_every_batc
 
 
 def test_a_collector_that_no_sampler_takes_from_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rollout.training.statistics import TrajectoryStatistics
-    from rollout.verl import batch_statistics
+    from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+    from mcp_rollout.rollout.verl import batch_statistics
 
     monkeypatch.setattr(batch_statistics, "MOST_KEPT", 3)
     collector = batch_statistics.StatisticsCollector()

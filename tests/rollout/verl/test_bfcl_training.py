@@ -15,11 +15,11 @@ from engine_log import read_records
 from taught_model import teach
 from verl_run import logged, train
 
-from mcp_servers.bfcl.documents import load_functions
-from mcp_servers.bfcl.server import play
-from mcp_servers.bfcl.tasks import find_task
-from rollout.environment.parquet import read_rows
-from rollout.environment.task import Task
+from mcp_rollout.mcp_servers.bfcl.documents import load_functions
+from mcp_rollout.mcp_servers.bfcl.server import play
+from mcp_rollout.mcp_servers.bfcl.tasks import find_task
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.environment.task import Task
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1700)]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rollout.environment.task import Origin
-from rollout.types import Attempt, FinishReason
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.types import Attempt, FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 END, STOP = 7, 8
@@ -39,8 +39,8 @@ class Server:
 
 def policy(server: Server, engine: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Our policy over the client of the asynchronous modes; a stand-in takes the place of verl's load balancer."""
-    from rollout.verl.client import AttemptsClient
-    from rollout.verl.policy import VerlPolicy
+    from mcp_rollout.rollout.verl.client import AttemptsClient
+    from mcp_rollout.rollout.verl.policy import VerlPolicy
 
     async def acquire(*_: Any, **__: Any) -> tuple[str, Any]:
         return "server", server

@@ -21,7 +21,7 @@ from engine_log import (
 )
 from verl_run import logged, train
 
-from rollout.trace.trained import read_trained
+from mcp_rollout.rollout.trace.trained import read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 

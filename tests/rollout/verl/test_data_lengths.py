@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from gateway.errors import ConfigError
-from rollout.cli.data import data
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.data import data
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 

@@ -18,10 +18,10 @@ from trace_samples import read_file
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-from rollout.trace.archive import archive
-from rollout.trace.files import ARCHIVE_SUFFIX
-from rollout.trace.trained import read_trained
-from rollout.trace.trained_segment import digest
+from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.trace.files import ARCHIVE_SUFFIX
+from mcp_rollout.rollout.trace.trained import read_trained
+from mcp_rollout.rollout.trace.trained_segment import digest
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1800)]
 

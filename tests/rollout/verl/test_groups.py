@@ -13,9 +13,9 @@ import anyio
 import pytest
 from omegaconf import OmegaConf
 
-from rollout.environment.sections import TreeConfig
-from rollout.environment.task import Origin
-from rollout.loop.group import Group
+from mcp_rollout.rollout.environment.sections import TreeConfig
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.loop.group import Group
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "transfer_queue")]
 
@@ -23,7 +23,7 @@ WITHOUT_FILTER = {"enable": False, "metric": "reward", "max_inflight_gen_batches
 
 
 def buffer(refill: Callable[[int], None] | None = None, mode: str = "sync", **sampler_kwargs: Any) -> Any:
-    from rollout.verl.replay_buffer import MCPReplayBuffer, MCPReplayBufferAsync
+    from mcp_rollout.rollout.verl.replay_buffer import MCPReplayBuffer, MCPReplayBufferAsync
 
     given = {"group_size": 4, "train_batch_size": 3, "filter_groups": WITHOUT_FILTER} | sampler_kwargs
     return (MCPReplayBuffer if mode == "sync" else MCPReplayBufferAsync)(
@@ -55,8 +55,8 @@ def finish(groups: dict[str, list[float]]) -> None:
 
 def ended(group: str, *, withdrawn: bool, score: float = 1.0) -> Any:
     """What a worker reports of a trajectory."""
-    from rollout.trace.outcome import StrategyRecord
-    from rollout.training.statistics import TrajectoryStatistics
+    from mcp_rollout.rollout.trace.outcome import StrategyRecord
+    from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
 
     return TrajectoryStatistics(
         validate=False,
@@ -81,7 +81,7 @@ def report(transfer_queue: None) -> Iterator[Callable[..., None]]:
     """Reports groups by their numbers of trajectories that count and that were withdrawn."""
     import ray
 
-    from rollout.verl.batch_statistics import statistics_collector
+    from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
 
     collector = statistics_collector()
 
@@ -148,7 +148,7 @@ def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_
 
 
 def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
-    from rollout.verl.trained_batch import dropped_segments
+    from mcp_rollout.rollout.verl.trained_batch import dropped_segments
 
     dropped: list[tuple[str, int, str | None]] = []
 
@@ -171,7 +171,7 @@ def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
 
 
 def test_a_batch_of_which_no_group_is_left_says_why(report: Callable[..., None]) -> None:
-    from rollout.training.statistics import TooManyFailures
+    from mcp_rollout.rollout.training.statistics import TooManyFailures
 
     report(lone=(0, 1))
     finish({"lone": [1.0]})
@@ -184,7 +184,7 @@ def test_a_batch_whose_rewards_are_all_0_is_reported(report: Any, scores: list[f
     import ray
     from structlog.testing import capture_logs
 
-    from rollout.verl.batch_statistics import statistics_collector
+    from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
 
     for score in scores:
         ray.get(statistics_collector().add.remote(ended("one", withdrawn=False, score=score)))
@@ -225,7 +225,7 @@ def test_asynchronous_batches_have_as_many_groups_as_were_asked_for_and_count_wh
 def test_asynchronous_training_stops_while_it_waits_for_a_batch_that_cannot_be_had(
     report: Callable[..., None], allowed: float, most: int, message: str
 ) -> None:
-    from rollout.training.statistics import TooManyFailures
+    from mcp_rollout.rollout.training.statistics import TooManyFailures
 
     refilled: list[int] = []
 
@@ -243,7 +243,7 @@ def test_asynchronous_training_stops_while_it_waits_for_a_batch_that_cannot_be_h
 
 
 def test_the_batches_of_one_step_are_counted_together(report: Callable[..., None]) -> None:
-    from rollout.verl.replay_buffer import metrics_of
+    from mcp_rollout.rollout.verl.replay_buffer import metrics_of
 
     batches: list[Any] = []
     for group, (well, withdrawn) in {"one": (4, 0), "two": (2, 2)}.items():
@@ -261,7 +261,7 @@ def test_the_batches_of_one_step_are_counted_together(report: Callable[..., None
 @pytest.mark.parametrize(("validate", "own", "leaves"), [(False, None, 4), (True, None, 2), (False, 3, 3)])
 async def test_trajectories_that_never_begin_leave_their_group(validate: bool, own: int | None, leaves: int) -> None:
     """verl's worker makes a group of each prompt. No agent loop has this name, so each session ends at once."""
-    from rollout.verl import agent_loop
+    from mcp_rollout.rollout.verl import agent_loop
 
     worker = object.__new__(agent_loop.MCPAgentLoopWorker)
     rollout = SimpleNamespace(n=4, val_kwargs=SimpleNamespace(n=2))

@@ -22,8 +22,8 @@ import pytest
 from echo_training import JUDGED, ROWS, SHOUT_PLUM, prepare_training
 from verl_run import ROOT, command, logged, train
 
-from rollout.trace.record import Trace
-from rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import read_traces
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
 

@@ -20,12 +20,12 @@ from transformers import AutoTokenizer
 from verl_config import composed
 from verl_run import reported
 
-from mcp_servers.gsm8k_tools.server import TASKS, problem
-from rollout.formats import hermes
-from rollout.trace.record import StopReason
-from rollout.trace.store import read_traces
-from rollout.types import Attempt, Call
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.mcp_servers.gsm8k_tools.server import TASKS, problem
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.types import Attempt, Call
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "cluster", "closed_worker")]
 
@@ -64,7 +64,7 @@ def paying(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "b": {"cues": [{"when": ["pear"], "says": "Goodbye.", "to": "end", "reward": 0.5}], "otherwise": ["?"]},
     }
     (home / "scenarios.json").write_text(json.dumps({"*": {"opening": "Say plum.", "first": "a", "steps": steps}}))
-    simulator = ["-m", "mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"]
+    simulator = ["-m", "mcp_rollout.mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"]
     customer = {"command": "${python}", "args": simulator, "trusted": True}
     reward = {**ENVIRONMENT["reward"], "weights": {"turns": 1}}
     return locked(
@@ -95,7 +95,7 @@ class Client:
         if text.startswith("kill"):
             for child in psutil.Process().children(recursive=True):
                 with suppress(psutil.NoSuchProcess):  # or a zombie: of another test, until it is collected
-                    if "mcp_servers.gsm8k_tools" in child.cmdline():
+                    if "mcp_rollout.mcp_servers.gsm8k_tools" in child.cmdline():
                         child.kill()
             text = COUNT if text == "kill before a call" else RIGHT
         ids = self._tokenizer.encode(text + "<|im_end|>", add_special_tokens=False)

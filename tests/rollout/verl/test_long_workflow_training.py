@@ -12,10 +12,10 @@ from taught_model import teach
 from transformers import AutoTokenizer
 from verl_run import logged, train
 
-from gateway.catalogue.tool_config import read_lock
-from mcp_servers.gsm8k_tools.server import Attempts, problem
-from rollout.environment.parquet import read_rows
-from rollout.trace.store import read_traces
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
+from mcp_rollout.mcp_servers.gsm8k_tools.server import Attempts, problem
+from mcp_rollout.rollout.environment.parquet import read_rows
+from mcp_rollout.rollout.trace.store import read_traces
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(1200)]
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from structlog.testing import capture_logs
 from verl_config import composed
 
-from gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -41,7 +41,7 @@ def base() -> DictConfig:
 
 def named(name: str, modules: str = "", key: str = ESTIMATOR) -> list[Any]:
     """The warnings about a name; raises what the check raises."""
-    from rollout.verl.modules import check_names
+    from mcp_rollout.rollout.verl.modules import check_names
 
     config = base().copy()
     OmegaConf.update(config, key, name)

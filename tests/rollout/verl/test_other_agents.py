@@ -68,8 +68,8 @@ def test_samples_of_other_agents_are_compared_in_their_row(queue: Queue, estimat
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 
-    from rollout.verl.estimators import columns_of
-    from rollout.verl.settings import AdvantagesConfig
+    from mcp_rollout.rollout.verl.estimators import columns_of
+    from mcp_rollout.rollout.verl.settings import AdvantagesConfig
 
     def advantages(scores: dict[str, float]) -> dict[str, list[float]]:
         queue.samples = {key: queue.samples[key] for key in scores}
@@ -92,7 +92,7 @@ def test_samples_of_other_agents_are_compared_in_their_row(queue: Queue, estimat
 
 
 def test_what_was_trained_of_other_agents_is_not_recorded(queue: Queue) -> None:
-    from rollout.verl.trained_batch import dropped_segments, trained_segments
+    from mcp_rollout.rollout.verl.trained_batch import dropped_segments, trained_segments
 
     found = list(trained_segments(queue.batch, step=3))
     assert [(each.trace, each.uid, each.sample) for each in found] == [("trace 0", "u", 0), ("trace 1", "u", 1)]

@@ -48,7 +48,7 @@ def test_the_sampler_takes_the_largest_groups_and_then_the_oldest() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_all_parts_train_by_the_command_of_the_docs(tmp_path: Path) -> None:
-    from rollout.verl_cpu.tiny_model import make_tiny_model
+    from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     page = (ROOT / "docs" / "own_parts.md").read_text()
     shown = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0].replace("\\\n", "")

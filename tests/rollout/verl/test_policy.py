@@ -11,13 +11,13 @@ from mcp.server.mcpserver import MCPServer
 from omegaconf import OmegaConf
 from worlds import ROLE, play
 
-from rollout.environment.task import Origin
-from rollout.errors import EngineError
-from rollout.formats import hermes
-from rollout.loop.limits import Limits
-from rollout.tokens.chatml import ByteTokens
-from rollout.trace.record import StopReason
-from rollout.types import Call, FinishReason
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.errors import EngineError
+from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.tokens.chatml import ByteTokens
+from mcp_rollout.rollout.trace.record import StopReason
+from mcp_rollout.rollout.types import Call, FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 END = 7
@@ -39,7 +39,7 @@ class Client:
 
 
 def policy(client: Any, origin: Origin = Origin(), run_seed: int = 0, **params: Any) -> Any:  # noqa: B008 - frozen
-    from rollout.verl.policy import VerlPolicy
+    from mcp_rollout.rollout.verl.policy import VerlPolicy
 
     return VerlPolicy(client, "t", origin, params, stop_token_ids=[], end_ids=[END], seed_key="seed", seed=run_seed)
 

@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from gateway.errors import ConfigError
-from rollout.cli.app import app
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.cli.app import app
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -43,7 +43,7 @@ def preflight(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Preflight:
     """Runs the callback as Hydra does; returns the error message, "" if the preflight passes."""
-    from rollout.verl.preflight import PreflightCallback
+    from mcp_rollout.rollout.verl.preflight import PreflightCallback
 
     def run(
         *overrides: str,
@@ -373,7 +373,7 @@ def test_copied_configurations_name_each_other_wherever_they_are(
 
 
 def test_verl_itself_is_handed_the_text_of_the_file() -> None:
-    from rollout.verl.settings import TEMPLATE_KEY, Settings, read_template
+    from mcp_rollout.rollout.verl.settings import TEMPLATE_KEY, Settings, read_template
 
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = compose(
@@ -429,8 +429,8 @@ def test_the_model_has_room_where_an_engine_is_told_its_length(preflight: Prefli
 def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
     preflight: Preflight, tmp_path: Path
 ) -> None:
-    from gateway.catalogue.tool_config import lock_entries, write_lock
-    from gateway.types import ToolDefinition
+    from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
+    from mcp_rollout.gateway.types import ToolDefinition
 
     changed = ToolDefinition(
         server="echo", name="shout", exposed_name="shout", description="Whisper it.", input_schema={"type": "object"}
@@ -442,8 +442,8 @@ def test_a_definition_that_differs_from_the_lock_is_refused_with_the_difference(
 
 
 def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight, tmp_path: Path) -> None:
-    from gateway.catalogue.tool_config import lock_entries, write_lock
-    from gateway.types import ToolDefinition
+    from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
+    from mcp_rollout.gateway.types import ToolDefinition
 
     fields: dict[str, Any] = {"exposed_name": "shout", "description": "Whisper it.", "input_schema": {"type": "object"}}
     stock = tmp_path / "stock.yaml"

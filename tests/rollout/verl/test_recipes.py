@@ -37,8 +37,8 @@ def test_there_is_one_for_one_gpu_and_one_for_eight() -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_our_section_is_accepted_and_its_weights_are_those_of_the_environment(name: str) -> None:
-    from rollout.environment.config import load_environment
-    from rollout.verl.settings import Settings
+    from mcp_rollout.rollout.environment.config import load_environment
+    from mcp_rollout.rollout.verl.settings import Settings
 
     environment = load_environment("bfcl_base" if name.startswith("bfcl") else "retail", CONFIGS / "environments")
     applied = Settings.of(composed(f"recipe={name}")).apply(environment)

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from structlog.testing import capture_logs
 from verl_config import composed
 
-from gateway.errors import ConfigError, faults_of
-from rollout.environment.config import load_environment
+from mcp_rollout.gateway.errors import ConfigError, faults_of
+from mcp_rollout.rollout.environment.config import load_environment
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "cpu")]
 
@@ -38,7 +38,7 @@ DROPS = {f"{MCP}.thinking.context": "drop_previous"}
 
 PLAIN = "servers: {echo: {command: '${python}'}}\n"
 TALKS = "servers: {echo: {command: '${python}', roles: {start: a, reply: b}}}\nuser: {server: echo}\n"
-PROGRAM = PLAIN + "agent: {use: 'rollout.programs.program:Function', with: {use: 'told:plain'}}\n"
+PROGRAM = PLAIN + "agent: {use: 'mcp_rollout.rollout.programs.program:Function', with: {use: 'told:plain'}}\n"
 SHARDS = PLAIN + "hosts: {ray: {min: 2, max: 2}}\n"
 
 
@@ -54,7 +54,7 @@ RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
     ({f"{ROLLOUT}.custom.strategy": {"use": "tree"}}, {f"{ROLLOUT}.custom": "are read below mcp only"}),
     ({f"{ROLLOUT}.custom.theirs": {"use": "tree"}}, {}),
     ({f"{MCP}.seed": 3, f"{MCP}.sampling_seed_key": None}, {f"{MCP}.seed": "is 3, and requests have no seed"}),
-    ({MODULES: "mine"}, {MODULES: "does not name rollout.verl.trainer"}),
+    ({MODULES: "mine"}, {MODULES: "does not name mcp_rollout.rollout.verl.trainer"}),
     ({MODULES: "mine", MODE: "sync"}, {}),
     ({f"{SAMPLER}.custom_sampler.name": "MCPReplayBufferAsync"}, {f"{SAMPLER}.custom_sampler.name": "is MCPReplay"}),
     ({**ASYNC, f"{SAMPLER}.custom_sampler.name": "MCPReplayBuffer"}, {f"{SAMPLER}.custom_sampler.name": "another"}),
@@ -120,7 +120,7 @@ ENVIRONMENTS: list[tuple[str, dict[str, object], dict[str, str]]] = [
 @pytest.fixture(scope="module")
 def cpu() -> None:
     """The process as the preflight prepares it."""
-    import rollout.verl_cpu.accelerator  # noqa: F401
+    import mcp_rollout.rollout.verl_cpu.accelerator  # noqa: F401
 
 
 @cache
@@ -129,8 +129,8 @@ def base() -> DictConfig:
 
 
 def run_of(changes: Mapping[str, object]) -> Any:
-    from rollout.verl.refusals import Run
-    from rollout.verl.settings import Settings
+    from mcp_rollout.rollout.verl.refusals import Run
+    from mcp_rollout.rollout.verl.settings import Settings
 
     config = base().copy()
     for key, value in changes.items():
@@ -139,7 +139,7 @@ def run_of(changes: Mapping[str, object]) -> Any:
 
 
 def in_environment(file: Path, text: str, changes: Mapping[str, object]) -> Any:
-    from rollout.verl.refusals import Run
+    from mcp_rollout.rollout.verl.refusals import Run
 
     file.write_text(text)
     run = run_of(changes)
@@ -163,15 +163,15 @@ def assert_said(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
 
 
 def rows() -> Iterator[Any]:
-    from rollout.verl import refusals
+    from mcp_rollout.rollout.verl import refusals
 
     yield from (*refusals.GIVEN, *refusals.OF_THE_RUN, *refusals.OF_AN_ENVIRONMENT)
 
 
 @pytest.mark.parametrize(("changes", "wanted"), RUNS)
 def test_a_run_is_refused_with_key_and_remedy(changes: dict[str, object], wanted: dict[str, str]) -> None:
-    from rollout.training.refusals import refuse
-    from rollout.verl.refusals import GIVEN, OF_THE_RUN
+    from mcp_rollout.rollout.training.refusals import refuse
+    from mcp_rollout.rollout.verl.refusals import GIVEN, OF_THE_RUN
 
     assert_said(said(refuse, (*GIVEN, *OF_THE_RUN), run_of(changes)), wanted)
 
@@ -180,7 +180,7 @@ def test_a_run_is_refused_with_key_and_remedy(changes: dict[str, object], wanted
 def test_an_environment_is_refused_with_key_and_remedy(
     text: str, changes: dict[str, object], wanted: dict[str, str], tmp_path: Path
 ) -> None:
-    from rollout.verl.refusals import check_environment
+    from mcp_rollout.rollout.verl.refusals import check_environment
 
     assert_said(said(check_environment, in_environment(tmp_path / "env.yaml", text, changes)), wanted)
 
@@ -189,8 +189,8 @@ def test_modules_that_verls_processes_would_not_import_are_missed(monkeypatch: p
     from verl.plugin.platform import get_platform, set_platform
     from verl.plugin.platform.platform_cuda import PlatformCUDA
 
-    from rollout.training.refusals import refuse
-    from rollout.verl.refusals import OF_THE_RUN
+    from mcp_rollout.rollout.training.refusals import refuse
+    from mcp_rollout.rollout.verl.refusals import OF_THE_RUN
 
     ours = get_platform()
     set_platform(PlatformCUDA())
@@ -221,13 +221,13 @@ def test_each_row_has_an_example_above_and_verl_accepts_it(tmp_path: Path, capsy
 
 
 def holds(row: Any, run: Any) -> bool:
-    from rollout.verl.refusals import OF_AN_ENVIRONMENT
+    from mcp_rollout.rollout.verl.refusals import OF_AN_ENVIRONMENT
 
     return bool((run.own_environment or row not in OF_AN_ENVIRONMENT) and row.when(run))
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
-    from rollout.verl.refusals import check_environment
+    from mcp_rollout.rollout.verl.refusals import check_environment
 
     wrong = {MODE: "sync", MINI_BATCH: 16, ESTIMATOR: "rloo", "critic.enable": True}
     run = in_environment(tmp_path / "env.yaml", PLAIN, {**strategy("single_turn"), **wrong})
@@ -239,8 +239,8 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 def test_an_engine_and_its_gpus_are_here_or_in_a_cluster(
     engine: str, cluster: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rollout.training.refusals import refuse
-    from rollout.verl.refusals import OF_THE_MACHINE
+    from mcp_rollout.rollout.training.refusals import refuse
+    from mcp_rollout.rollout.verl.refusals import OF_THE_MACHINE
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -258,7 +258,7 @@ def test_an_engine_and_its_gpus_are_here_or_in_a_cluster(
 
 
 def test_the_command_that_installs_an_engine_names_its_lock() -> None:
-    from rollout.verl.refusals import OF_THE_MACHINE
+    from mcp_rollout.rollout.verl.refusals import OF_THE_MACHINE
 
     remedy = OF_THE_MACHINE[0].remedy.format(value="sglang")
     assert Path(remedy.split("-r ")[1].split(";")[0]).is_file()

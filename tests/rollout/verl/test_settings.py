@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ConfigError
-from rollout.environment.config import Environment
-from rollout.environment.sections import FilterAction, ThinkingContext, ThinkingReward
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import FilterAction, ThinkingContext, ThinkingReward
 
 pytestmark = pytest.mark.usefixtures("imported_verl")
 
 
 def applied(**section: Any) -> Environment:
-    from rollout.verl.settings import Settings
+    from mcp_rollout.rollout.verl.settings import Settings
 
     environment = Environment.model_validate(
         {
@@ -47,7 +47,7 @@ def test_the_engines_context_is_a_limit_of_the_trajectory(
 ) -> None:
     from omegaconf import OmegaConf
 
-    from rollout.verl.settings import limits_for
+    from mcp_rollout.rollout.verl.settings import limits_for
 
     turns = {"max_assistant_turns": None, "max_user_turns": None}
     rollout = {"prompt_length": 200, "response_length": 200, "max_model_len": longest, "multi_turn": turns}
@@ -98,7 +98,7 @@ def test_an_option_of_the_environment_may_lose_its_effect() -> None:
 
 
 def test_the_parts_of_the_reward_are_those_of_the_runs_weights(tmp_path: Path) -> None:
-    from rollout.verl.settings import Settings
+    from mcp_rollout.rollout.verl.settings import Settings
 
     (tmp_path / "e.yaml").write_text("servers: {s: {factory: 'a:b'}}\nreward: {weights: {format: 1}}\n")
     given = {"environments_dir": tmp_path, "trace_dir": tmp_path}

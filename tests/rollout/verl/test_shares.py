@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway import GatewayConfig
-from gateway.errors import ConfigError
+from mcp_rollout import GatewayConfig
+from mcp_rollout.gateway.errors import ConfigError
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 PROCESS = {"command": "server", "scope": "process", "max_processes": 8}
@@ -11,7 +11,7 @@ PROCESS = {"command": "server", "scope": "process", "max_processes": 8}
 
 @pytest.mark.parametrize(("workers", "sessions", "processes"), [(1, 64, 8), (4, 16, 2), (8, 8, 1)])
 def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions: int, processes: int) -> None:
-    from rollout.training.settings import share
+    from mcp_rollout.rollout.training.settings import share
 
     servers = {"world": PROCESS, "other": {"command": "server"}}
     part = share(GatewayConfig.model_validate({"servers": servers, "max_sessions": 64}), workers)
@@ -21,7 +21,7 @@ def test_a_worker_has_its_part_of_sessions_and_processes(workers: int, sessions:
 
 @pytest.mark.parametrize(("workers", "ready"), [(1, 3), (2, 2), (4, 1)])
 def test_the_workers_keep_as_many_processes_warm_as_the_node_is_to_have(workers: int, ready: int) -> None:
-    from rollout.training.settings import share
+    from mcp_rollout.rollout.training.settings import share
 
     servers = {"world": PROCESS | {"min_ready": 3}, "other": PROCESS}
     part = share(GatewayConfig.model_validate({"servers": servers}), workers)
@@ -30,7 +30,7 @@ def test_the_workers_keep_as_many_processes_warm_as_the_node_is_to_have(workers:
 
 @pytest.mark.parametrize(("workers", "key"), [(9, "servers.world.max_processes"), (65, "max_sessions")])
 def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
-    from rollout.training.settings import share
+    from mcp_rollout.rollout.training.settings import share
 
     with pytest.raises(ConfigError, match=f"environment.yaml: {key}: .* {workers} workers") as refused:
         share(GatewayConfig.model_validate({"servers": {"world": PROCESS}}), workers, file="environment.yaml")
@@ -41,7 +41,7 @@ def test_a_worker_without_a_part_is_refused(workers: int, key: str) -> None:
 def test_the_stock_loops_tools_find_out_how_many_workers_share_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from rollout.verl.tool_agent_sessions import workers_per_node
+    from mcp_rollout.rollout.verl.tool_agent_sessions import workers_per_node
 
     assert workers_per_node() == 1
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

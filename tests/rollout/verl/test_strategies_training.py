@@ -15,7 +15,7 @@ from echo_training import CONVERSED, SHOUT_PLUM, prepare_training
 from engine_log import compare, read_generations, read_records, recorded, rewards_differ, samples_of
 from verl_run import logged, train
 
-from rollout.trace.trained import read_trained
+from mcp_rollout.rollout.trace.trained import read_trained
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600)]
 

@@ -15,11 +15,11 @@ import anyio.lowlevel
 import pytest
 from keeping import RELEASED
 
-from gateway import Gateway, load_servers
-from gateway.catalogue.tool_config import lock_entries, write_lock
-from gateway.errors import LockMismatch, ServerUnavailable
-from gateway.types import ToolDefinition
-from rollout.environment.config import load_environment
+from mcp_rollout import Gateway, load_servers
+from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
+from mcp_rollout.gateway.errors import LockMismatch, ServerUnavailable
+from mcp_rollout.gateway.types import ToolDefinition
+from mcp_rollout.rollout.environment.config import load_environment
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -46,7 +46,7 @@ async def locked(directory: Path, servers: dict[str, Any], **changed: Any) -> As
     """verl's tools by name, of a lock that was written while the servers ran, in a worker that starts them again."""
     from verl.tools.tool_registry import initialize_tools_from_config
 
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     source, lock = directory / "servers.json", directory / "tools.yaml"
     source.write_text(json.dumps({"mcpServers": servers}))
@@ -112,7 +112,7 @@ async def test_declared_call_settings_apply_to_verls_own_agent(tmp_path: Path) -
     """Its tool calls of a turn begin at once, in written order (`ToolAgentLoop._handle_processing_tools_state`)."""
     from verl.tools.tool_registry import initialize_tools_from_config
 
-    from rollout.verl.runtime import WORKER
+    from mcp_rollout.rollout.verl.runtime import WORKER
 
     source, lock = tmp_path / "world.yaml", tmp_path / "tools.yaml"
     entry = {"command": sys.executable, "args": ["-I", "-S", str(MINI), "echo"]}

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from verl_run import logged, train
 
-from rollout.trace.store import read_traces
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -16,7 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [
     pytest.mark.verl,
@@ -73,7 +73,7 @@ def trainer(config: DictConfig) -> Any:
     """The trainer that verl makes of a configuration, with its data, but without models."""
     from verl.trainer.ppo.v1 import get_trainer_cls
 
-    import rollout.verl.trainer  # noqa: F401
+    import mcp_rollout.rollout.verl.trainer  # noqa: F401
 
     made: Any = get_trainer_cls(config.trainer.v1.trainer_mode)(config)
     made._init_tokenizer()
@@ -224,8 +224,8 @@ def test_padding_has_no_weight_in_any_loss(composed: Compose, mode: str) -> None
 
 def trainer_of(estimator: str) -> Any:
     """Our trainer with its configuration alone."""
-    from rollout.verl.settings import AdvantagesConfig
-    from rollout.verl.trainer import MCPTrainer
+    from mcp_rollout.rollout.verl.settings import AdvantagesConfig
+    from mcp_rollout.rollout.verl.trainer import MCPTrainer
 
     made = object.__new__(MCPTrainer)
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rollout.environment.task import Origin, Task
-from rollout.trace.record import Reward, StopReason, Trace
-from rollout.types import Completion, Edit, Parsed
+from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.types import Completion, Edit, Parsed
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -33,7 +33,7 @@ def played(*turns: tuple[int, float], score: float, thinking: int = 0, mask_thin
 
 def token_level(trace: Trace) -> torch.Tensor:
     """`rm_scores` as verl's v1 worker writes them.  # [response]"""
-    from rollout.verl.output import to_outputs
+    from mcp_rollout.rollout.verl.output import to_outputs
 
     return to_outputs(trace, ())[0].as_dict()["rm_scores"]
 
@@ -53,7 +53,7 @@ def test_the_sum_is_the_score_for_every_outcome() -> None:
 
 def test_no_reward_stands_on_a_token_that_is_not_trained_on() -> None:
     """verl's estimators pass over masked tokens, and with them over what was earned there."""
-    from rollout.verl.output import turn_rewards
+    from mcp_rollout.rollout.verl.output import turn_rewards
 
     masked = played((2, 0.25), (3, 0.5), score=1.0, thinking=2, mask_thinking=True)
     assert masked.loss_mask == [0, 0, 0, 0, 0, 0, 1]

@@ -31,7 +31,7 @@ SCENARIO = {
 }
 CUSTOMER = {
     "command": "${python}",
-    "args": ["-m", "mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"],
+    "args": ["-m", "mcp_rollout.mcp_servers.user_simulator", "scripted", "--scenarios", "${here}/scenarios.json"],
     "trusted": True,
 }
 ENVIRONMENT = {**JUDGED, "servers": {**JUDGED["servers"], "customer": CUSTOMER}, "user": {"server": "customer"}}

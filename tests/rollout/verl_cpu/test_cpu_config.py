@@ -133,8 +133,8 @@ def test_every_key_of_ours_can_be_overridden_without_a_plus(engine: str) -> None
 
 
 def test_our_section_offers_every_setting_that_there_is() -> None:
-    from rollout.environment.sections import FiltersConfig, ThinkingConfig
-    from rollout.verl.settings import Settings
+    from mcp_rollout.rollout.environment.sections import FiltersConfig, ThinkingConfig
+    from mcp_rollout.rollout.verl.settings import Settings
 
     section = composed("cpu").actor_rollout_ref.rollout.custom.mcp
     assert set(section) == set(Settings.model_fields)
@@ -159,7 +159,7 @@ def test_ray_arguments_hold_no_interpolation() -> None:
 
 
 def test_engine_options_are_read_strictly() -> None:
-    from rollout.verl_cpu.server import ServerOptions
+    from mcp_rollout.rollout.verl_cpu.server import ServerOptions
 
     kwargs = composed("cpu").actor_rollout_ref.rollout.engine_kwargs
     assert ServerOptions.parse(kwargs) == ServerOptions(engine_log=None)

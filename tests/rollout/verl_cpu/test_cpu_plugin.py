@@ -24,8 +24,10 @@ def python(program: str, **environment: str) -> str:
     return done.stdout
 
 
-MODULES = "rollout.verl_cpu.accelerator,rollout.verl.trainer"
-HEAVY = "import sys, rollout.verl_cpu.{}; print({{'torch', 'ray', 'verl', 'transformers'}} & set(sys.modules))"
+MODULES = "mcp_rollout.rollout.verl_cpu.accelerator,mcp_rollout.rollout.verl.trainer"
+HEAVY = (
+    "import sys, mcp_rollout.rollout.verl_cpu.{}; print({{'torch', 'ray', 'verl', 'transformers'}} & set(sys.modules))"
+)
 
 
 def test_processes_that_start_workers_never_import_verl() -> None:
@@ -54,14 +56,14 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("first", [pytest.param("verl", marks=pytest.mark.full), "rollout.verl_cpu.server"])
+@pytest.mark.parametrize("first", [pytest.param("verl", marks=pytest.mark.full), "mcp_rollout.rollout.verl_cpu.server"])
 def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
     given = {"DIST_INIT_METHOD": "tcp://127.0.0.1:0", "RANK": "0", "VERL_USE_EXTERNAL_MODULES": MODULES}
     found = python(REGISTERED.format(first=first), **given)
     assert found.splitlines()[-5:] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
-        "rollout.verl_cpu.sglang_replica.SGLangCPUAdapter False",
+        "mcp_rollout.rollout.verl_cpu.sglang_replica.SGLangCPUAdapter False",
         "FSDPEngineWithLMHead",
         "cpu:gloo",
     ]
@@ -75,7 +77,7 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import get_rollout_replica_class
 import ray
-from rollout.verl_cpu.replica import _beside
+from mcp_rollout.rollout.verl_cpu.replica import _beside
 
 class Seen:
     def gpus(self):
@@ -97,12 +99,12 @@ print(_ROLLOUT_REGISTRY["sglang", "async"].startswith("verl."))
 @pytest.mark.full
 def test_on_a_gpu_the_engine_alone_is_registered_and_shares_the_gpu_of_its_worker() -> None:
     """verl detects no GPU here, so that the platform is named; Ray's GPUs are fake."""
-    modules = "rollout.verl.trainer,rollout.verl_cpu.engine"
+    modules = "mcp_rollout.rollout.verl.trainer,mcp_rollout.rollout.verl_cpu.engine"
     found = python(BESIDE, VERL_PLATFORM="nvidia", VERL_USE_EXTERNAL_MODULES=modules, RAY_AUTH_MODE="disabled")
     assert found.splitlines()[-4:] == [
         "True",
         "cuda ['cuda', 'npu']",
-        "TransformersReplica rollout.verl_cpu.replica.TransformersAdapter",
+        "TransformersReplica mcp_rollout.rollout.verl_cpu.replica.TransformersAdapter",
         "True",
     ]
 
@@ -112,14 +114,14 @@ import os, sys, tempfile
 from pathlib import Path
 os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # verl's worker asks; the store below is in memory
-import rollout.verl_cpu.accelerator
+import mcp_rollout.rollout.verl_cpu.accelerator
 import torch
 import torch.distributed as dist
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.dataset_utils import DatasetPadMode
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl_config import composed
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 def batch():
     ids = [torch.arange(3, 3 + length) for length in (37, 15, 20, 9)]
@@ -172,7 +174,7 @@ import verl.utils.distributed as distributed
 def initialize_global_process_group_ray(backend=None): ...
 
 distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
-from rollout.verl_cpu.platform import UnsupportedVerl, register
+from mcp_rollout.rollout.verl_cpu.platform import UnsupportedVerl, register
 try:
     register()
 except UnsupportedVerl as error:

@@ -9,7 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from transformers import AutoModelForCausalLM
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 
@@ -18,7 +18,7 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_the_engine_computes_in_the_type_that_is_set(dtype: str, tmp_path: Path) -> None:
-    from rollout.verl_cpu.server import TransformersServer
+    from mcp_rollout.rollout.verl_cpu.server import TransformersServer
 
     path = make_tiny_model(tmp_path, hidden=64, layers=2)
     with initialize_config_dir(str(CONFIGS), version_base=None):

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from verl_config import composed
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 
@@ -23,7 +23,7 @@ LOG = "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log"
 
 @pytest.fixture
 async def server(tmp_path: Path) -> Any:
-    from rollout.verl_cpu.server import TransformersServer
+    from mcp_rollout.rollout.verl_cpu.server import TransformersServer
 
     path = make_tiny_model(tmp_path / "model", hidden=64, layers=2)
     config = composed(path, f"{LOG}={tmp_path / 'engine.jsonl'}").actor_rollout_ref

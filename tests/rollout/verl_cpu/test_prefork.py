@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.verl_cpu.prefork import PRELOAD
+from mcp_rollout.rollout.verl_cpu.prefork import PRELOAD
 
 TIMEOUT_S = 20
 # Not imported by the interpreter itself, so its presence shows that the server had imported it.
@@ -38,7 +38,7 @@ def script(tmp_path: Path) -> Path:
 
 def command(script: Path, *arguments: str, preload: str = PRELOADED) -> list[str]:
     """What Ray runs; the directory of `--raylet-name` is the test's own, so no server is shared between tests."""
-    prefork = [sys.executable, "-m", "rollout.verl_cpu.prefork", "--preload", preload]
+    prefork = [sys.executable, "-m", "mcp_rollout.rollout.verl_cpu.prefork", "--preload", preload]
     return [*prefork, str(script), f"--raylet-name={script.parent}/raylet", *arguments]
 
 
@@ -190,7 +190,7 @@ def test_a_request_of_another_user_is_not_served(script: Path, monkeypatch: pyte
 
 def test_without_a_raylet_there_is_nothing_to_start(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rollout.verl_cpu.prefork", "script.py"],
+        [sys.executable, "-m", "mcp_rollout.rollout.verl_cpu.prefork", "script.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ import torch
 from sglang_server import needs_sglang, requests_logged, running_sglang
 from transformers import AutoModelForCausalLM
 
-from rollout.verl_cpu.tiny_model import make_tiny_model
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.full, needs_sglang]
 

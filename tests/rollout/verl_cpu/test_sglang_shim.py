@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from rollout.verl_cpu.sglang_shim import assign_req_to_token_pool_cpu
+from mcp_rollout.rollout.verl_cpu.sglang_shim import assign_req_to_token_pool_cpu
 
 
 def python(program: str, **environment: str) -> list[str]:
@@ -21,7 +21,7 @@ def python(program: str, **environment: str) -> list[str]:
 
 
 STAND_INS = """
-from rollout.verl_cpu import sglang_shim
+from mcp_rollout.rollout.verl_cpu import sglang_shim
 sglang_shim.install()
 sglang_shim.install()
 
@@ -64,14 +64,14 @@ def test_a_kernel_for_gpus_is_defined_but_cannot_be_launched_and_torch_knows_no_
 
 @pytest.mark.full
 def test_processes_that_sglang_spawns_never_import_verl() -> None:
-    program = "import sys, rollout.verl_cpu.sglang_server; print({'ray', 'verl'} & set(sys.modules))"
+    program = "import sys, mcp_rollout.rollout.verl_cpu.sglang_server; print({'ray', 'verl'} & set(sys.modules))"
     assert python(program) == ["set()"]
 
 
 def test_it_refuses_to_come_after_sglang() -> None:
-    program = "import sys; sys.modules['sglang'] = sys; from rollout.verl_cpu.sglang_shim import install\n"
+    program = "import sys; sys.modules['sglang'] = sys; from mcp_rollout.rollout.verl_cpu.sglang_shim import install\n"
     program += "try: install()\nexcept RuntimeError as error: print(error)"
-    assert python(program) == ["rollout.verl_cpu.sglang_shim must be installed before sglang is imported"]
+    assert python(program) == ["mcp_rollout.rollout.verl_cpu.sglang_shim must be installed before sglang is imported"]
 
 
 def test_new_keys_and_values_are_written_to_each_requests_own_row() -> None:

@@ -26,7 +26,7 @@ from sglang_server import SGLANG_PYTHON, needs_sglang, requests_logged
 from taught_model import teach
 from verl_run import logged, train
 
-from gateway.catalogue.tool_config import read_lock
+from mcp_rollout.gateway.catalogue.tool_config import read_lock
 
 pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(3600), needs_sglang]
 

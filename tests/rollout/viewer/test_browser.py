@@ -10,10 +10,10 @@ import pytest
 from browsing import browsing, viewing
 from viewed_traces import HOSTILE_ID, hostile, order, run_record, training, tree
 
-from rollout.environment.task import Origin
-from rollout.trace.reader import Traces
-from rollout.trace.store import TraceStore
-from rollout.viewer.export import export_html
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.viewer.export import export_html
 
 DRAWN = "main:not([aria-busy]) > *"
 

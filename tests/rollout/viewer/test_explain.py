@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 from viewed_traces import hostile, order, run_record, trained, training
 
-from rollout.cli.trace import app
-from rollout.environment.task import Origin
-from rollout.trace.reader import Traces
-from rollout.trace.record import StopReason, Trace
-from rollout.trace.store import TraceStore
-from rollout.trace.trained import write_trained
-from rollout.viewer.explain import Explanation, explain
-from rollout.viewer.pages import Pages
+from mcp_rollout.rollout.cli.trace import app
+from mcp_rollout.rollout.environment.task import Origin
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import StopReason, Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.viewer.explain import Explanation, explain
+from mcp_rollout.rollout.viewer.pages import Pages
 
 
 def explained(directory: Path) -> Explanation:

@@ -10,12 +10,12 @@ import anyio.lowlevel
 import pytest
 from trace_samples import recorded_trace
 
-from rollout.trace.index import FILE
-from rollout.trace.store import TraceStore
-from rollout.viewer import reading
-from rollout.viewer.directory import Directory
-from rollout.viewer.explain import explain
-from rollout.viewer.reading import Explaining, Refreshing
+from mcp_rollout.rollout.trace.index import FILE
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.viewer import reading
+from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.explain import explain
+from mcp_rollout.rollout.viewer.reading import Explaining, Refreshing
 
 pytestmark = pytest.mark.anyio
 

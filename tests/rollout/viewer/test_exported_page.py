@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from viewed_traces import ROWS, SAMPLES, hostile, training
 
-from gateway.errors import ConfigError
-from rollout.trace.reader import Traces
-from rollout.viewer.export import export_html
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.viewer.export import export_html
 
 
 def exported(traces: Path, output: Path, where: str | None = None) -> int:

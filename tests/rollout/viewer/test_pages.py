@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from viewed_traces import ROWS, SAMPLES, STEPS, hostile, training, undecided
 
-from gateway.errors import ConfigError
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.viewer.filters import CONDITIONS
-from rollout.viewer.pages import Pages, to_json
-from rollout.viewer.siblings import compared
-from rollout.viewer.token_view import ByteTexts, IdsOnly, TokenizerTexts, token_texts
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.viewer.filters import CONDITIONS
+from mcp_rollout.rollout.viewer.pages import Pages, to_json
+from mcp_rollout.rollout.viewer.siblings import compared
+from mcp_rollout.rollout.viewer.token_view import ByteTexts, IdsOnly, TokenizerTexts, token_texts
 
 
 @pytest.fixture(scope="module")

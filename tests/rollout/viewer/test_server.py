@@ -14,8 +14,8 @@ import pytest
 from browsing import viewing
 from viewed_traces import hostile, training
 
-from rollout.viewer.assets import PAGE, content
-from rollout.viewer.server import listen
+from mcp_rollout.rollout.viewer.assets import PAGE, content
+from mcp_rollout.rollout.viewer.server import listen
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +138,8 @@ def test_only_the_index_is_written(directory: Path, server: Server) -> None:
 
 
 def test_a_query_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.errors import ConfigError
-    from rollout.trace.reader import Traces
+    from mcp_rollout.gateway.errors import ConfigError
+    from mcp_rollout.rollout.trace.reader import Traces
 
     training(tmp_path, steps=1)
     endless = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n)"

@@ -7,12 +7,12 @@ from pathlib import Path
 from structlog.testing import capture_logs
 from trace_samples import recorded_trace
 
-from rollout.trace.reader import Traces
-from rollout.trace.record import Trace
-from rollout.trace.store import TraceStore
-from rollout.trace.trained import write_trained
-from rollout.trace.trained_segment import SUFFIX, TrainedSegment
-from rollout.viewer.pages import Pages
+from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.record import Trace
+from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.trained import write_trained
+from mcp_rollout.rollout.trace.trained_segment import SUFFIX, TrainedSegment
+from mcp_rollout.rollout.viewer.pages import Pages
 
 
 def recorded(name: str) -> Trace:

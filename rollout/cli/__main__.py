@@ -1,4 +1,0 @@
-from rollout.cli.app import main
-
-if __name__ == "__main__":
-    main()
