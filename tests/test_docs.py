@@ -16,7 +16,9 @@ from mcp_rollout.gateway.types import Role
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-PATH = re.compile(r"`((?:configs|constraints|docs|examples|gateway|mcp_servers|mcp_wire|rollout|tests)/[\w./-]*\w/?)`")
+PATH = re.compile(
+    r"`((?:configs|constraints|docs|examples|gateway|lab|mcp_servers|mcp_wire|rollout|tests)/[\w./-]*\w/?)`"
+)
 
 BLOCK = {kind: re.compile(rf"^```{kind}\n(.*?)^```", re.MULTILINE | re.DOTALL) for kind in ("python", "yaml")}
 
@@ -37,10 +39,10 @@ def test_every_test_that_the_list_of_threats_names_exists() -> None:
 def test_every_module_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`([\w./]*\w\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
     packages = (
-        "benchmarks",
         "docs",
         "examples",
         "gateway",
+        "lab",
         "mcp_rollout",
         "mcp_servers",
         "mcp_wire",

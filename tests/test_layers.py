@@ -214,7 +214,7 @@ def test_our_packages_are_imported_by_the_name_that_they_are_installed_under() -
     # A package of the user's may have one of the short names.
     short = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for package in (*PRODUCT, "benchmarks", "docs", "examples", "tests")
+        for package in (*PRODUCT, "docs", "examples", "lab", "tests")
         for path in modules(package)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
@@ -222,6 +222,16 @@ def test_our_packages_are_imported_by_the_name_that_they_are_installed_under() -
         if name.split(".")[0] in PRODUCT and not name.startswith("mcp_rollout")
     ]
     assert short == []
+
+
+def test_the_product_knows_no_laboratory_no_test_and_no_example() -> None:
+    found = [
+        f"{module} imports {imported}"
+        for module, path in MODULES.items()
+        for imported in imports(path)
+        if imported.split(".")[0] in {"examples", "lab", "tests"}
+    ]
+    assert found == []
 
 
 def test_nothing_imports_the_public_package() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-GUARD = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`(?: full)?")
+GUARD = re.compile(r"`((?:lab/)?tests/[\w/]+\.py)::(test_\w+)`(?: full)?")
 PLACE = re.compile(r"`([\w/.]+)(?:#([\w-]+))?`")
 
 

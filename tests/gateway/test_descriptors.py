@@ -129,7 +129,7 @@ SESSIONS = """
 import anyio
 from mcp_rollout import Gateway, GatewayConfig
 from mcp_rollout.gateway.leases import opening
-from benchmarks.echo_server import http_server
+from lab.benchmarks.echo_server import http_server
 
 opening.http_posts_at_once = lambda: 4
 

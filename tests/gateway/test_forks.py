@@ -18,7 +18,7 @@ import anyio.lowlevel
 import pytest
 from forking import SERVER, ask, config, leases
 
-from benchmarks.server_programs import sweepers_of
+from lab.benchmarks.server_programs import sweepers_of
 from mcp_rollout import Gateway, GatewayError
 from mcp_rollout.gateway.config.models import ServerConfig
 from mcp_rollout.gateway.errors import WorldLost

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import structlog
 
-from benchmarks.server_programs import sweepers_of
+from lab.benchmarks.server_programs import sweepers_of
 from mcp_rollout import Gateway, GatewayConfig
 from mcp_rollout.gateway.config.models import LeaseDirConfig
 from mcp_rollout.gateway.errors import ConnectTimeout, ServerUnavailable

@@ -51,7 +51,7 @@ def before_first_loop(act: Callable[[], object]) -> None:
     """Call `act` once, before the first event loop of asyncio is made in this process.
 
     A server of the SDK has all its tools by then. Forked there, one of the retail world takes 22 ms of CPU to start and
-    9.7 MB; where each fork runs the main module, 109 ms and 18.3 MB (`python -m benchmarks start`).
+    9.7 MB; where each fork runs the main module, 109 ms and 18.3 MB (`python -m lab.benchmarks start`).
     """
     loop: Any = asyncio.base_events.BaseEventLoop
     original = loop.__init__

@@ -63,7 +63,7 @@ DRAWS: dict[str, tuple[Callable[[Random], float], float]] = {
 @pytest.mark.parametrize("population", DRAWS)
 @pytest.mark.parametrize("rows", [5, 12, 40, 1000])
 def test_intervals_cover_the_true_difference_as_often_as_they_promise(rows: int, population: str) -> None:
-    """`benchmarks/comparison_coverage.py` has more populations, and more draws."""
+    """`lab/benchmarks/comparison_coverage.py` has more populations, and more draws."""
     draw, truth = DRAWS[population]
     covered, rejected, tried = 0, 0, 30
     for seed in range(tried):
