@@ -64,18 +64,20 @@ def expand(
     key: str | None = None,
     keep: Collection[str] = (),
     editor: Editor | None = None,
+    parameters: Mapping[str, str] | None = None,
 ) -> Any:
     """Replace the variables in every string inside `value`: `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${python}`,
     `${here}` (the directory of the file), and with an `editor` `${workspaceFolder}`, `${userHome}`, `${input:ID}` and
     so on.
 
-    `${lease.dir}`, and the names in `keep`, are left for the lease to expand.
+    `${lease.dir}`, and the names in `keep`, are left for the lease to expand. With `parameters`, only
+    `${parameters.NAME}` is replaced.
 
     Raises:
-        ConfigError: a variable is not set; `ConfigErrors` for several.
+        ConfigError: a variable is not set, or there is no such parameter; `ConfigErrors` for several.
     """
     faults = Faults()
-    expanded = _expand(value, _Place(file, key, keep, editor), faults)
+    expanded = _expand(value, _Place(file, key, keep, editor, parameters), faults)
     raise_all(faults)
     return expanded
 
@@ -104,8 +106,11 @@ class _Place:
     key: str | None
     keep: Collection[str]
     editor: Editor | None
+    parameters: Mapping[str, str] | None
 
     def value(self, text: str) -> str:
+        if self.parameters is not None:
+            return self._parameter(text, self.parameters)
         name, has_default, default = text.removeprefix("env:").partition(":-")
         if name == "lease.dir" or name in self.keep:
             return f"${{{text}}}"
@@ -127,6 +132,14 @@ class _Place:
             remedy = f"set {name}, or write ${{{name}:-default}}"
             raise self._error(f"environment variable {name} is not set", remedy)
         return found
+
+    def _parameter(self, text: str, values: Mapping[str, str]) -> str:
+        section, _, name = text.partition(".")
+        if section != "parameters":
+            return f"${{{text}}}"
+        if name not in values:
+            raise self._error(f"${{{text}}} is not declared", "declare it under parameters, with default and choices")
+        return values[name]
 
     def _input(self, asked: str, editor: Editor) -> str:
         """The value of an editor's input: from the environment, else the input's default."""

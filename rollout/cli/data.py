@@ -28,7 +28,7 @@ from mcp_rollout.rollout.cli.options import (
 )
 from mcp_rollout.rollout.cli.output import Console
 from mcp_rollout.rollout.environment.agent_loops import read_agent_loops
-from mcp_rollout.rollout.environment.config import Environment, load_environment
+from mcp_rollout.rollout.environment.config import Environment, load_for_row
 from mcp_rollout.rollout.environment.harness import ALL
 from mcp_rollout.rollout.environment.parquet import check_suffix, write_parquet
 from mcp_rollout.rollout.environment.row_validation import (
@@ -198,7 +198,7 @@ async def _environment_rows(
 ) -> list[ConfigError]:
     """Collect the problems of an environment and of its rows."""
     try:
-        environment = load_environment(name, environments_dir)
+        environment = load_for_row(name, environments_dir)
     except ConfigError as error:
         if environments_dir is None and error.problem.startswith("unknown environment"):
             remedy = f"{_ELSEWHERE}; {error.remedy}"

@@ -118,7 +118,7 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
         except ConfigError as error:
             raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment") from error
     environment = load_environment(file, environments_dir)
-    return Target(config=environment, environment=environment, source=environment.file)
+    return Target(config=environment, environment=environment, source=environment.source)
 
 
 def load_with_tasks(name: str, environments_dir: Path | None, tasks: Path | None) -> Environment:

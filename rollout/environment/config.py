@@ -21,6 +21,7 @@ from mcp_rollout.gateway.config.servers_file import (
 )
 from mcp_rollout.gateway.errors import ConfigError, Faults, InvalidValue, InvalidValues, faults_of, one_error
 from mcp_rollout.rollout.environment.hosts_config import HostsConfig
+from mcp_rollout.rollout.environment.parameters import name_suffix, split_name, with_values
 from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
 from mcp_rollout.rollout.environment.sections import (
     AgentConfig,
@@ -117,7 +118,9 @@ class Environment(GatewayConfig):
     """Everything a trajectory needs besides a policy, under one name; also the configuration of its gateway."""
 
     name: str
-    """The file's name by default."""
+    """The file's name by default. Values of `parameters` follow it, as in `bfcl:category=base`."""
+    parameters: dict[str, str] = Field(default_factory=dict)
+    """What its name can choose; in the file `{default, choices}` of each, which is used as `${parameters.NAME}`."""
     hosts: HostsConfig | None = None
     """Where its worlds are, if not here."""
     file: str = ""
@@ -141,6 +144,11 @@ class Environment(GatewayConfig):
     strategy: StrategyConfig = StrategyConfig()
     agent: AgentConfig | None = None
     """What takes the turns; None for the built-in `rollout.loop.trajectory.ToolAgent`."""
+
+    @property
+    def source(self) -> str:
+        """The file with the values of its parameters, for `load_environment`."""
+        return self.file + name_suffix(self.parameters)
 
     @property
     def is_rewarded(self) -> bool:
@@ -210,18 +218,23 @@ class Environment(GatewayConfig):
 def load_environment(name: str | Path, directory: str | Path | None = None) -> Environment:
     """Read an environment: the file `name`, or the environment of that name (see `environment_file`).
 
+    Values of its parameters follow the name after a colon, as in `bfcl:category=base` and `a/b.yaml:x=1,y=2`.
+
     An `mcpServers` file is an environment of these servers, whose tasks come from a file and are rewarded by `solved`.
 
     Raises:
         ConfigError: there is no such environment, or its file is invalid; the message names file, key and remedy.
     """
-    is_path = str(name).endswith((".yaml", ".yml", *JSON_SUFFIXES))
-    path = Path(name) if is_path else environment_file(str(name), directory)
+    place, given = split_name(str(name))
+    is_path = place.endswith((".yaml", ".yml", *JSON_SUFFIXES))
+    path = Path(place) if is_path else environment_file(place, directory)
     if not path.is_file():
         raise ConfigError("no such file", file=path, remedy="correct the path")
     if path.suffix in JSON_SUFFIXES:
+        with_values({}, given, file=path)
         return _of_servers(path)
-    raw = _beside(read_mapping(path), path)
+    raw, values = with_values(_beside(read_mapping(path), path), given, file=path)
+    raw |= {"name": f"{raw.get('name', path.stem)}{name_suffix(values)}", "parameters": values}
     if "file" in raw:
         raise ConfigError("unknown key 'file'", file=path, key="file", remedy="a file of tasks is tasks: {file: ...}")
     if "servers" not in raw:
@@ -235,10 +248,23 @@ def load_environment(name: str | Path, directory: str | Path | None = None) -> E
         entries = read_entries(_required_by_default(given), file=path)
     faults = Faults([each for fault in entries.faults.values() for each in faults_of(fault)])
     with faults.collected():
-        found = validate_around(Environment, {"name": path.stem, **raw, "file": str(path)}, entries, file=path)
+        found = validate_around(Environment, {**raw, "file": str(path)}, entries, file=path)
         if not faults:
             return found
     raise one_error(faults)
+
+
+def load_for_row(name: str, directory: str | Path | None = None) -> Environment:
+    """As `load_environment`, for the name in a row: locks and traces go by the full one.
+
+    Raises:
+        ConfigError: also if the name leaves out a parameter.
+    """
+    found = load_environment(name, directory)
+    if not name.endswith(full := name_suffix(found.parameters)):
+        problem = f"the full name of this environment ends with {full}"
+        raise ConfigError(problem, file=found.file, key="parameters", remedy=f"name it {found.name} in rows")
+    return found
 
 
 def _of_servers(path: Path) -> Environment:

@@ -12,7 +12,7 @@ from mcp_rollout.gateway.cassette.replaying import Missing, Replay
 from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.config.pydantic_errors import validate
 from mcp_rollout.gateway.errors import ConfigError, raise_all
-from mcp_rollout.rollout.environment.config import Environment, environment_names, load_environment
+from mcp_rollout.rollout.environment.config import Environment, environment_names, load_environment, load_for_row
 from mcp_rollout.rollout.environment.hosts_config import HostsConfig
 from mcp_rollout.rollout.environment.reward_config import RewardConfig
 from mcp_rollout.rollout.environment.sections import (
@@ -164,7 +164,7 @@ class TrainingSettings(BaseModel):
 
     def load(self, name: str, *, workers_per_node: int = 1) -> Environment:
         """The environment `name` with the trainer's overrides. Raises ConfigError where it cannot be loaded."""
-        return self.apply(load_environment(name, self.environments_dir), workers_per_node=workers_per_node)
+        return self.apply(load_for_row(name, self.environments_dir), workers_per_node=workers_per_node)
 
     def apply(self, environment: Environment, *, workers_per_node: int = 1) -> Environment:
         """The environment with the trainer's overrides, and one worker's share of the node's sessions."""

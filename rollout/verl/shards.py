@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from mcp_rollout.gateway.errors import ConfigError
-from mcp_rollout.rollout.environment.config import environment_names
+from mcp_rollout.rollout.environment.config import environment_names, load_environment
 from mcp_rollout.rollout.shards.director import shard_director
 from mcp_rollout.rollout.verl.settings import Settings
 
@@ -20,7 +20,7 @@ def held_director(config: DictConfig) -> Any:
     settings = Settings.of(config)
     for name in environment_names(settings.environments_dir):
         try:
-            hosts = settings.load(name).hosts
+            hosts = settings.apply(load_environment(name, settings.environments_dir)).hosts
         except ConfigError:  # reported where a row names the environment
             continue
         if hosts is not None and hosts.ray is not None:

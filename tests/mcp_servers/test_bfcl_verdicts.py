@@ -36,7 +36,7 @@ async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stag
         yield {
             category: await stack.enter_async_context(
                 staged(
-                    f"bfcl_{category}",
+                    f"bfcl:category={category}",
                     tmp_path_factory.mktemp(category),
                     within={"bfcl": bfcl.create_server(category=category)},
                 )

@@ -36,7 +36,7 @@ from mcp_rollout.rollout.types import Call, Policy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 FULL = [pytest.param(False, id="slice"), pytest.param(True, id="all", marks=pytest.mark.full)]
-NAME = "bfcl_base"
+NAME = "bfcl:category=base"
 
 
 @asynccontextmanager
@@ -197,7 +197,9 @@ def test_a_card_of_the_long_context_is_charged_in_its_own_trajectory_only() -> N
 async def test_random_calls_and_silence_earn_next_to_nothing(
     engine: str, category: package.Category, full: bool, tmp_path: Path
 ) -> None:
-    async with staged(f"bfcl_{category}", tmp_path, within={"bfcl": bfcl.create_server(category=category)}) as stage:
+    async with staged(
+        f"bfcl:category={category}", tmp_path, within={"bfcl": bfcl.create_server(category=category)}
+    ) as stage:
         tasks = await stage.tasks("all")
         mean = await stage.mean(engine, tasks if full else Random(category).sample(tasks, 5))
     assert mean == 0.0
@@ -232,7 +234,7 @@ async def test_a_user_turn_has_twenty_steps_and_an_answer(
 
 @pytest.mark.full
 async def test_the_environment_keeps_the_contract() -> None:
-    report = await check_environment(read_environment("bfcl_miss_func"), Options(tasks=1))
+    report = await check_environment(read_environment("bfcl:category=miss_func"), Options(tasks=1))
     assert report.failed == [], report.results
     untested = {result.clause for result in report.results if result.outcome is Outcome.UNTESTED}
     assert untested <= {Clause.ELICIT, Clause.FUNCTIONS, Clause.SNAPSHOT}

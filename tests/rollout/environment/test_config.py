@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_rollout.gateway.errors import ConfigError, faults_of
-from mcp_rollout.rollout.environment.config import environment_names, load_environment
+from mcp_rollout.rollout.environment.config import environment_names, load_environment, load_for_row
 
 TEXT = "servers: {{echo: {{command: '${{python}}', args: [server.py]}}}}\nsystem: {system}\n"
 
@@ -113,3 +113,39 @@ def test_the_faults_of_servers_and_of_what_refers_to_them_are_reported_together(
         "limits.assistant_turns",
         "limits.user_turns",
     ]
+
+
+PARAMETERS = """
+description: The tasks of ${parameters.split}, ${parameters.size} of them.
+parameters: {split: {default: easy, choices: [easy, hard]}, size: {default: "2", choices: ["2", "4"]}}
+servers: {echo: {command: "${python}", args: [--split, "${parameters.split}", "${lease.dir}"], scope: process}}
+limits: {assistant_turns: "${parameters.size}"}
+"""
+
+
+def test_a_name_gives_values_to_parameters_and_the_full_name_reads_the_same_environment_again(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(PARAMETERS)
+    found = load_environment("own:size=4", tmp_path)
+    assert (found.name, found.source) == ("own:split=easy,size=4", f"{tmp_path / 'own.yaml'}:split=easy,size=4")
+    assert found.description == "The tasks of easy, 4 of them." and found.limits.assistant_turns == 4
+    assert found.servers["echo"].args == ("--split", "easy", "${lease.dir}")
+    assert load_for_row(found.name, tmp_path) == load_environment(found.source) == found
+    assert load_environment("own", tmp_path).name == "own:split=easy,size=2"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("own:siz=4", "", "own.yaml: parameters: no parameter 'siz' (did you mean 'size'?)"),
+        ("own:size=3", "", "own.yaml: parameters.size: no value '3' (choices: 2, 4)"),
+        ("own:size", "", "own:size: 'size' is not PARAMETER=VALUE,... (write own:PARAMETER=VALUE)"),
+        ("own:size=2", "", "own.yaml: parameters: the full name of this environment ends with :split=easy,size=2"),
+        ("own", 'parts: ["${parameters.split}"]', "own.yaml: reward: depends on a parameter"),
+        ("own", 'parts: ["${parameters.spilt}"]', "own.yaml: reward.parts: ${parameters.spilt} is not declared"),
+    ],
+)
+def test_a_wrong_value_of_a_parameter_is_one_error(name: str, change: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(PARAMETERS + (f"reward: {{server: echo, {change}}}\n" if change else ""))
+    with pytest.raises(ConfigError) as caught:
+        load_for_row(name, tmp_path)
+    assert error in str(caught.value)

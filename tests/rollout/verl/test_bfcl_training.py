@@ -59,8 +59,8 @@ def taught_conversation(name: str) -> list[dict[str, Any]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("bfcl")
     every, rows, lock = home / "every.parquet", home / "rows.parquet", home / "lock.yaml"
-    subprocess.run([COMMAND, "data", "bfcl_base", "--split", "all", "-o", every], cwd=ROOT, check=True)
-    subprocess.run([COMMAND, "tool-config", "bfcl_base", "-o", lock], cwd=ROOT, check=True)
+    subprocess.run([COMMAND, "data", "bfcl", "--split", "all", "-o", every], cwd=ROOT, check=True)
+    subprocess.run([COMMAND, "tool-config", "bfcl", "-o", lock], cwd=ROOT, check=True)
     table = pq.read_table(every)
     numbers = [at for at, row in enumerate(read_rows(every)) if row["extra_info"]["mcp"]["task"] in TASKS]
     pq.write_table(table.take(numbers), rows)

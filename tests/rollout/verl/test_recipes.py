@@ -40,7 +40,7 @@ def test_our_section_is_accepted_and_its_weights_are_those_of_the_environment(na
     from mcp_rollout.rollout.environment.config import load_environment
     from mcp_rollout.rollout.verl.settings import Settings
 
-    environment = load_environment("bfcl_base" if name.startswith("bfcl") else "retail", CONFIGS / "environments")
+    environment = load_environment("bfcl" if name.startswith("bfcl") else "retail", CONFIGS / "environments")
     applied = Settings.of(composed(f"recipe={name}")).apply(environment)
     expected = {"score": 0.5, "user_turns": 0.5} if name.startswith("bfcl") else {}
     assert applied.reward.weights == expected
