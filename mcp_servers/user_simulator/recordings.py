@@ -36,8 +36,8 @@ class _UserTurn(_Read):
 
 
 class _Turn(_Read):
+    begins_at: int
     user: _UserTurn | None = None
-    tools: list[object] = []
 
 
 class _Task(_Read):
@@ -54,7 +54,7 @@ class _Trace(_Read):
 
     def recording(self) -> Recording:
         users = [turn.user for turn in self.turns if turn.user is not None]
-        before = len(self.messages) - sum(1 + len(turn.tools) + (turn.user is not None) for turn in self.turns)
+        before = self.turns[0].begins_at if self.turns else len(self.messages)
         opening = next((m["content"] for m in reversed(self.messages[:before]) if m["role"] == "user"), "")
         replies = tuple(Reply(message=turn.message, done=turn.done, reward=turn.reward) for turn in users)
         return Recording(task=self.task.task, seed=self.task.seed, opening=str(opening), replies=replies)

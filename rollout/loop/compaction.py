@@ -212,15 +212,11 @@ class Compaction:
 
     def _own_places(self, trace: Trace) -> dict[int, tuple[int, int]]:
         """Where the turns of this segment begin."""
-        begins: dict[int, int] = {}
+        places: dict[int, tuple[int, int]] = {}
         for span in trace.spans:
             if span.kind.is_sampled:
-                begins.setdefault(span.turn, len(trace.prompt_ids) + span.start)
-        places: dict[int, tuple[int, int]] = {}
-        at = len(self._line) - 1  # the policy's last message
-        for turn in reversed(begins):
-            at -= trace.turns[turn].messages if places else 0
-            places[turn] = (begins[turn], at)
+                at = len(self._line) - len(trace.messages) + trace.turns[span.turn].begins_at
+                places.setdefault(span.turn, (len(trace.prompt_ids) + span.start, at))
         return places
 
 

@@ -129,17 +129,17 @@ def seen_by_rewards(trace: Trace) -> Trace:
     """
     if not any(event.fault is CallFault.UNREADABLE for turn in trace.turns for event in turn.tools):
         return trace
-    messages, turns, at = trace.messages[: trace.opening], list[Turn](), trace.opening
-    for turn in trace.turns:
+    messages, turns = trace.messages[: trace.opening], list[Turn]()
+    for number, turn in enumerate(trace.turns):
         readable = [event.fault is not CallFault.UNREADABLE for event in turn.tools]
-        first, *results = trace.messages[at : at + turn.messages]
-        message, at = dict(first), at + turn.messages
+        first, *results = trace.messages_of(number)
+        message, begins_at = dict(first), len(messages)
         calls: list[Any] = message.pop("tool_calls", [])
         if calls := list(compress(calls, readable)):
             message["tool_calls"] = calls
         messages += [message, *compress(results, readable), *results[len(readable) :]]
         unreadable = [event for event in turn.tools if event.fault is CallFault.UNREADABLE]
-        turns.append(replace(turn, tools=list(compress(turn.tools, readable))))
+        turns.append(replace(turn, tools=list(compress(turn.tools, readable)), begins_at=begins_at))
         object.__setattr__(turns[-1], "unreadable", unreadable)  # of these copies alone, which no record has
     return replace(trace, messages=messages, turns=turns)
 

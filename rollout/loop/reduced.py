@@ -67,19 +67,14 @@ class _History:
     """The messages of a trajectory whose last turn has just been answered, reduced."""
 
     def __init__(self, trace: Trace, observations: ObservationsConfig, tokens: TokenBuilder) -> None:
-        earlier = trace.turns[:-1]
-        self.turns = len(earlier)
+        self.turns = len(trace.turns) - 1
         """Turns before the last one."""
-        # Counted from the end, since a prompt may have assistant messages of its own. The last message is the policy's;
-        # what answers it is not recorded yet.
-        begin = len(trace.messages) - 1 - sum(turn.messages for turn in earlier)
-        self._opening = trace.messages[:begin]
+        self._opening = trace.messages[: trace.opening]
         self._earlier: list[list[Message]] = []
-        for turn in earlier:
-            own = trace.messages[begin : begin + turn.messages]
-            self._earlier.append([_without_text(own[0]), *_shortened(own[1:], observations, tokens)])
-            begin += turn.messages
-        self._last = _without_text(trace.messages[-1])
+        for turn in range(self.turns):
+            own, *following = trace.messages_of(turn)
+            self._earlier.append([_without_text(own), *_shortened(following, observations, tokens)])
+        self._last = _without_text(trace.messages[-1])  # what answers it is not recorded yet
 
     def messages(self, left_out: int, new: Sequence[Message]) -> list[Message]:
         """The messages of the next prompt.

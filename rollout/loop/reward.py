@@ -170,7 +170,7 @@ def judged_messages(trace: Trace, thinking: ThinkingReward) -> list[Message]:
     earn a score. So are calls that could not be read.
     """
     trace = seen_by_rewards(trace)
-    delivered = trace.messages[: -trace.turns[-1].messages] if trace.ends_undelivered else trace.messages
+    delivered = trace.messages[: trace.turns[-1].begins_at] if trace.ends_undelivered else trace.messages
     if thinking is ThinkingReward.STRIP:
         return [without_images(message) for message in delivered]
     turns = iter(trace.turns)

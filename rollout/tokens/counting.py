@@ -37,16 +37,14 @@ def trajectory_lengths(template: ChatTemplate, trace: Trace, tools: Sequence[Map
     Raises:
         ConfigError: the model's chat template refuses the conversation.
     """
-    messages, done = trace.messages, trace.opening
     response, completions = 0, list[int]()
-    for turn in trace.turns:
+    for number, turn in enumerate(trace.turns):
         calls = [Call(name=event.name, arguments=event.arguments) for event in turn.tools]
         text = hermes.write(thinking=turn.thinking, content=turn.content, calls=calls)
         completions.append(template.count_completion(text))
-        following = messages[done + 1 : done + turn.messages]
+        following = trace.messages_of(number)[1:]
         # What follows the last completion is read by no generation, so it is in no context.
         if following and len(completions) < len(trace.turns):
             response += template.count_following(following)
-        done += 1 + len(following)
-    prompt = template.count_prompt(messages[: trace.opening], tools)
+    prompt = template.count_prompt(trace.messages[: trace.opening], tools)
     return Lengths(prompt=prompt, response=response + sum(completions), completions=tuple(completions))

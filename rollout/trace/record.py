@@ -25,12 +25,12 @@ from mcp_rollout.rollout.trace.events import (
     tool_message,
 )
 from mcp_rollout.rollout.trace.outcome import Failure, Reward, StopReason, StrategyRecord
-from mcp_rollout.rollout.trace.segment import FINITE, Id, Segment, Span, SpanKind, runs
+from mcp_rollout.rollout.trace.segment import FINITE, Id, Place, Segment, Span, SpanKind, runs
 from mcp_rollout.rollout.types import Attempt, Call, Completion, Edit, FinishReason, Message, Parsed, Shown
 
 __all__ = ["Failure", "Reward", "Segment", "Span", "SpanKind", "StopReason", "ToolEvent", "Trace", "Turn", "UserEvent"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(kw_only=True)
@@ -44,6 +44,9 @@ class Turn:
     finish_reason: FinishReason
     sampled: int
     """Number of sampled ids."""
+    begins_at: Place
+    """Where the policy's message is among the trace's. The results follow, a message for each of `tools`, in order, and
+    then what the user or the agent said, if anything."""
     generations: int = 1
     """Number of engine requests: 2 where the turn continued after its thinking budget."""
     trimmed: list[Id] = field(default_factory=list[int])
@@ -86,11 +89,6 @@ class Turn:
     def counts(self) -> bool:
         """Whether the turn counts against limits: no summary, and not beside a program's conversation."""
         return not any(mark.kind in (MarkKind.COMPACTED, MarkKind.BESIDE) for mark in self.marks)
-
-    @property
-    def messages(self) -> int:
-        """Number of chat messages of this turn: the policy's, its tool results, and what the user or agent said."""
-        return 1 + len(self.tools) + (self.user is not None or bool(self.agent_message))
 
     @property
     def reward(self) -> float:
@@ -225,7 +223,12 @@ class Trace(Segment):
     @property
     def opening(self) -> int:
         """Number of messages before the first turn; a prompt may contain assistant messages, too."""
-        return len(self.messages) - sum(turn.messages for turn in self.turns)
+        return self.turns[0].begins_at if self.turns else len(self.messages)
+
+    def messages_of(self, turn: int) -> list[Message]:
+        """The messages of a turn, see `Turn.begins_at`."""
+        after = self.turns[turn + 1].begins_at if turn + 1 < len(self.turns) else None
+        return self.messages[self.turns[turn].begins_at : after]
 
     @property
     def tool_errors(self) -> int:
@@ -279,6 +282,7 @@ class Trace(Segment):
                 thinking=parsed.thinking,
                 finish_reason=completion.finish_reason,
                 sampled=len(completion.ids) - (end - begin),
+                begins_at=len(self.messages),
                 generations=completion.generations,
                 weights_version=completion.weights_version,
                 request_ids=list(completion.request_ids),

@@ -17,6 +17,7 @@ Id = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 """Of a token, or a place among them, as an int32 can hold it. A damaged record has others, and is none."""
 FINITE = ConfigDict(allow_inf_nan=False)
 """For numbers of a record: JSON has no others, and statistics cannot do with them."""
+Place = Annotated[int, Field(ge=0, lt=2**31)]
 Flag = Annotated[int, Field(ge=0, le=1)]
 _PACKED = 2**16
 

@@ -155,7 +155,7 @@ def _fold(text: str, full: bool) -> str:
 
 def lines_of(trace: Trace) -> Iterator[Line]:
     """Every text of the trajectory in order, line by line; results whole."""
-    for message in trace.messages[: max(0, trace.opening)]:
+    for message in trace.messages[: trace.opening]:
         yield from _lines(-1, str(message["role"]), str(message["content"]))
     for number, turn in enumerate(trace.turns):
         yield from _lines(number, "thinking", turn.thinking)

@@ -27,7 +27,7 @@ def conversation(trace: Trace, *, unit: str = "tokens") -> dict[str, Any]:
         "agent": None if trace.agent is None else trace.agent.model_dump_json(by_alias=True),
         "answer": trace.task.answer,
         "tools": trace.task.tools,
-        "opening": [_message(message) for message in trace.messages[: max(0, trace.opening)]],
+        "opening": [_message(message) for message in trace.messages[: trace.opening]],
         "setup": [_call(event) for event in trace.setup],
         "turns": [_turn(turn, number, trace) for number, turn in enumerate(trace.turns)],
         "checks": [{**_call(each.call), "holds": each.holds} for each in trace.checks],

@@ -383,8 +383,9 @@ def trace(task: str, seed: int, *says: tuple[str, bool]) -> str:
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "Hello."}]
     turns = []
     for message, done in says:
+        user = {"seq": 1, "message": message, "done": done}
+        turns.append({"content": "?", "begins_at": len(messages), "tools": [], "user": user})
         messages += [{"role": "assistant", "content": "?"}, {"role": "user", "content": message}]
-        turns.append({"content": "?", "tools": [], "user": {"seq": 1, "message": message, "done": done}})
     return json.dumps({"id": "t", "task": {"task": task, "seed": seed}, "messages": messages, "turns": turns})
 
 

@@ -92,7 +92,7 @@ async def test_functions_read_trace_and_score(tmp_path: Path) -> None:
 
 
 def made(trace: Trace, world: WorldScore) -> float:
-    assert len(trace.messages) == trace.opening + sum(turn.messages for turn in trace.turns)
+    assert [len(trace.messages_of(n)) for n in range(3)] == [3, 1, 1]
     return trace.tool_calls + 10 * sum(len(turn.tools) for turn in trace.turns)
 
 

@@ -51,7 +51,7 @@ async def test_a_program_plays_and_every_id_is_what_the_engine_saw(tmp_path: Pat
     ]
     assert [event.server for turn in trace.turns for event in turn.tools] == ["desk"] * 3
     assert trace.reward is not None and trace.reward.score == 3.0
-    assert trace.opening == 2 and [turn.messages for turn in trace.turns] == [2, 3, 1]
+    assert trace.opening == 2 and [len(trace.messages_of(turn)) for turn in range(3)] == [2, 3, 1]
     assert kinds(trace) == [[], [], []]
 
 

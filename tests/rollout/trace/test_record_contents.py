@@ -65,7 +65,7 @@ def archived(directory: Path) -> dict[str, Any]:
 
 
 async def test_a_record_has_identity_tokens_turns_and_outcome(record: dict[str, Any]) -> None:
-    assert record["schema_version"] == 3 and record["id"]
+    assert record["schema_version"] == 4 and record["id"]
     assert record["task"].keys() >= {"environment", "task", "seed", "tools", "later_tools", "prompt", "answer"}
     origin = ("row", "sample", "step", "split", "validate", "uid", "attempt", "parent", "branched_at", "engine")
     assert record["origin"].keys() == set(origin)

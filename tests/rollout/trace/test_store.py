@@ -110,7 +110,7 @@ def test_a_line_that_is_no_record_does_not_hide_the_others(tmp_path: Path) -> No
 
 
 def test_a_record_of_another_schema_is_refused_with_its_place() -> None:
-    other = to_json(recorded_trace()).replace(b'"schema_version":3', b'"schema_version":99')
+    other = to_json(recorded_trace()).replace(b'"schema_version":4', b'"schema_version":99')
     with pytest.raises(ConfigError, match=r"x\.jsonl:1: trace schema 99"):
         from_json(other, where="x.jsonl:1")
 
@@ -184,7 +184,7 @@ async def test_a_trajectory_whose_record_cannot_be_written_is_in_flight_no_more(
 
 def test_the_record_is_plain_json() -> None:
     record = json.loads(to_json(recorded_trace()))
-    assert record["schema_version"] == 3
+    assert record["schema_version"] == 4
     assert record["turns"][0]["tools"][0]["arguments"] == {"k": [1, None]}
     assert record["origin"]["validate"] is True
 
