@@ -45,7 +45,8 @@ class Versioned(Protocol):
 class Reopens(Protocol):
     """An agent that may begin further segments: it passes on a conversation which a program leads."""
 
-    reopens: bool
+    turns_type: type[Turns]
+    """What it is given."""
 
 
 def agent_settings(environment: Environment) -> dict[str, str]:

@@ -18,7 +18,7 @@ from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.sections import Strategy
 from mcp_rollout.rollout.errors import Diverged, RolloutError
-from mcp_rollout.rollout.loop.agent import build_agent
+from mcp_rollout.rollout.loop.agent import Reopens, build_agent
 from mcp_rollout.rollout.loop.clock import Clock
 from mcp_rollout.rollout.loop.context import Context
 from mcp_rollout.rollout.loop.filters import Filters
@@ -167,7 +167,8 @@ async def _play(
                     clock=clock,
                 )
                 filters = Filters(environment.filters)
-                turns = Turns(trace, world, policy, user, context, filters, copies=environment.agent is not None)
+                turns_type = agent.turns_type if isinstance(agent, Reopens) else Turns
+                turns = turns_type(trace, world, policy, user, context, filters, copies=environment.agent is not None)
                 await supervise(agent, turns, trace)
                 # An agent may return early, before its replay has reached the branching point.
                 leaf.check()

@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from mcp_rollout.gateway.types import canonical_json
-from mcp_rollout.rollout.loop.outside import comparable
+from mcp_rollout.rollout.programs.outside import comparable
 from mcp_rollout.rollout.types import Message
 
 Key = bytes

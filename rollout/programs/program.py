@@ -24,11 +24,12 @@ from mcp_rollout.gateway.errors import ConfigError, innermost
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.sections import Strategy
 from mcp_rollout.rollout.errors import AgentError
-from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns
+from mcp_rollout.rollout.loop.turns import TrajectoryOver
 from mcp_rollout.rollout.programs.conversation import MODEL, SMALL
 from mcp_rollout.rollout.programs.face import Face, Placed
 from mcp_rollout.rollout.programs.process import Limits, run_process
 from mcp_rollout.rollout.programs.seat import Seat
+from mcp_rollout.rollout.programs.turns import ProgramTurns
 from mcp_rollout.rollout.types import Message
 
 log = structlog.get_logger(__name__)
@@ -69,7 +70,7 @@ class _Played(ABC):
     """Pause between the events that keep a streaming program waiting for an answer."""
     close_timeout_s: float = field(default=4.0, kw_only=True)
     """How long it may go on once its trajectory is over, of which its next request tells it."""
-    reopens: ClassVar[bool] = True
+    turns_type: ClassVar[type[ProgramTurns]] = ProgramTurns
     """As `rollout.loop.agent.Reopens`."""
 
     @property
@@ -89,7 +90,7 @@ class _Played(ABC):
             problem = f"{self._name} answers once, and the environment has a user who replies"
             raise ConfigError(problem, file=environment.file, key="user", remedy="leave it out")
 
-    async def play(self, turns: Turns) -> None:
+    async def play(self, turns: ProgramTurns) -> None:
         """As `rollout.loop.agent.Agent`."""
         seat, ended, has_ended = Seat(turns), list[tuple[str, bool]](), anyio.Event()
         bounds = turns.limits

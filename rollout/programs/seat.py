@@ -17,12 +17,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_rollout.rollout.errors import AgentError
-from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns
+from mcp_rollout.rollout.loop.turns import TrajectoryOver
 from mcp_rollout.rollout.programs.conversation import SMALL, TRAIN, Answer, AnsweredCall, Asked, Refusal, Waiting
 from mcp_rollout.rollout.programs.dialects.dialect import call
 from mcp_rollout.rollout.programs.history import CallIds, History, Kind, Place, arguments_of
+from mcp_rollout.rollout.programs.turns import Conversation, ProgramTurns
 from mcp_rollout.rollout.trace.record import StopReason
-from mcp_rollout.rollout.types import FinishReason, Message, Parsed, Shown
+from mcp_rollout.rollout.types import Message, Parsed, Shown
 
 MOST_WAITING = 16
 """Requests of one trajectory that wait for their turn; a further one is refused."""
@@ -37,7 +38,7 @@ _NO_RESULT = "The program gives no result of this call."
 class Seat:
     """The place of one trajectory."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ProgramTurns) -> None:
         self._turns = turns
         self._tasks: TaskGroup | None = None
         self._ids, self._history = CallIds(turns.trajectory), History()
@@ -181,14 +182,14 @@ class Seat:
         else:
             if place.kind is Kind.OPENING:
                 self._check_tools(asked)
-            await self._turns.tell(
-                _rendered(messages),
-                asked.tools,
+            told = Conversation(
+                line=_rendered(messages),
+                tools=asked.tools,
                 worlds=_worlds(asked.tools, self.tools),
-                why=f"{len(messages)} messages, {len(asked.tools)} tools",
-                results=results,
                 is_beside=place.is_beside or place.kind is Kind.BESIDE,
             )
+            why = f"{len(messages)} messages, {len(asked.tools)} tools"
+            await self._turns.tell(told, why=why, results=results)
 
     def _check_tools(self, asked: Asked) -> None:
         missing = self.tools.keys() - _worlds(asked.offered, self.tools).values()
@@ -198,12 +199,10 @@ class Seat:
 
     async def _beside(self, waiting: Waiting) -> Answer:
         asked = waiting.asked
-        aside = await self._turns.aside(_rendered(asked.messages), asked.tools, max_tokens=asked.max_tokens)
+        parsed, usage = await self._turns.aside(_rendered(asked.messages), asked.tools, max_tokens=asked.max_tokens)
         self._asides += 1
         self._besides.append(waiting)
-        said = aside.completion
-        is_cut = said.finish_reason is not FinishReason.STOP
-        return self._answer_of(aside.parsed, asked, -self._asides, len(aside.prompt_ids), len(said.ids), is_cut)
+        return self._answer_of(parsed, asked, -self._asides, *usage)
 
     def _answer_of(self, parsed: Parsed, asked: Asked, turn: int, read: int, sampled: int, is_cut: bool) -> Answer:
         shown, is_free = _names(asked.tools), len(asked.tools) == len(asked.offered)
