@@ -19,6 +19,7 @@ from lab.asynchronous.slow_tools import tool_s
 from lab.demo.display import console
 from lab.demo.experiment import STATE, collect, prepare_model
 from lab.demo.grpo import logged_steps, train
+from lab.worlds.copies import raw_environment
 from mcp_rollout.rollout.trace.store import read_traces
 from mcp_rollout.rollout.trace.trained import read_trained
 
@@ -150,10 +151,9 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
         yield from _SEPARATE.items()
     if run.scale:
         environments = run.directory / "environments"
-        shutil.copytree(ROOT / "configs" / "environments", environments)
-        file = environments / "retail_fitting.yaml"
-        slow = yaml.safe_load(file.read_text()) | {"agent": {"use": "lab.asynchronous.slow_tools:SlowTools"}}
-        file.write_text(yaml.safe_dump(slow))
+        environments.mkdir()
+        slow = raw_environment(STATE.fitting) | {"agent": {"use": "lab.asynchronous.slow_tools:SlowTools"}}
+        (environments / f"{STATE.fitting}.yaml").write_text(yaml.safe_dump(slow))
         modules = (
             "mcp_rollout.rollout.verl_cpu.accelerator,mcp_rollout.rollout.verl.trainer,lab.asynchronous.slow_engine"
         )

@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 from lab.demo.display import bar, console
 from lab.demo.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from lab.demo.processes import child
+from lab.worlds import WORLDS
 from mcp_rollout.rollout.trace.store import read_traces
 
-PYTHON = Path(__file__).parents[2] / ".venv-areal" / "bin" / "python"
+PYTHON = Path(__file__).parents[2] / ".venv-sglang" / "bin" / "python"
 TIMEOUT_S, STARTING_S = 3600.0, 300.0
 BATCH = 9
 
@@ -90,6 +91,7 @@ class ArealRun:
             "train_dataset.path": self._rows,
             "cluster.fileroot": self.out,
             "mcp.trace_dir": self._traces,
+            "mcp.environments_dir": WORLDS,
             "mcp.tool_config_path": self.home / "tool_config.yaml",
             "mcp.prompt_tokens": 400,
             "mcp.response_tokens": 288,

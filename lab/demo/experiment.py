@@ -27,6 +27,7 @@ from lab.demo.grpo import logged_steps, train
 from lab.demo.outcomes import summarise
 from lab.demo.processes import command
 from lab.demo.warm_up import WarmUp, read_rows, rendered, warm_up
+from lab.worlds import WORLDS
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.store import read_traces
 from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
@@ -146,17 +147,17 @@ def learn(experiment: Experiment) -> Result:
     return result
 
 
-def collect(home: Path, tasks: Tasks, *, is_validated: bool = False, environments: Path | None = None) -> str:
+def collect(home: Path, tasks: Tasks, *, is_validated: bool = False, environments: Path = WORLDS) -> str:
     """Write expert traces for the warm-up, rows for GRPO, and the lock of the tools that the model sees.
 
     Args:
-        environments: Directory of the environments; None for the included ones.
+        environments: Directory of the environments.
 
     Returns:
         The environment of the held-out rows.
     """
     held_out = tasks.validation if is_validated else tasks.fitting
-    there = () if environments is None else ("--environments-dir", environments)
+    there = ("--environments-dir", environments)
     command("run", tasks.blind, *there, "--engine", "expert", "--split", "train", "--out", home / "expert")
     command("trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl")
     command("data", tasks.fitting, *there, "--split", "train", "-o", home / "train.parquet")

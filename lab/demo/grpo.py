@@ -12,6 +12,7 @@ from typing import Any
 
 from lab.demo.display import bar, console
 from lab.demo.processes import verl_training
+from lab.worlds import WORLDS
 from mcp_rollout.rollout.cli.live import line_of
 from mcp_rollout.rollout.trace.heartbeat import watched
 
@@ -43,6 +44,7 @@ def train(
         "data.val_files": home / "test.parquet",
         "data.seed": seed,
         "actor_rollout_ref.rollout.custom.mcp.seed": seed,
+        "actor_rollout_ref.rollout.custom.mcp.environments_dir": WORLDS,
         # Kinds of tasks alternate from row to row; unshuffled, every batch has each of them equally often.
         "data.shuffle": False,
         "data.train_batch_size": 9,

@@ -1,14 +1,13 @@
 # pyright: basic
 """An agent of openai-agents, as its users write one, in the demo's place of the built-in agent.
 
-The library is that of `make clients`, in an environment of its own.
+The library is that of `make mcp2`, in an environment of its own.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,7 +15,7 @@ from mcp_rollout.rollout.programs.program import Offered
 
 ROOT = Path(__file__).resolve().parents[2]
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-LIBRARY = ROOT / ".venv-clients" / "mcp2" / "lib" / _PYTHON / "site-packages"
+LIBRARY = ROOT / ".venv-mcp2" / "lib" / _PYTHON / "site-packages"
 TURNS = 8
 """More than the environments' limit, which ends a trajectory first."""
 WAIT_S = 120.0
@@ -46,13 +45,17 @@ def write_environments(directory: Path) -> Path:
 
     The customer's only message is in the prompt, and the task, its world and its score are the same.
     """
+    # Not above: a trainer's workers load this file by its path.
+    from lab.worlds import WORLDS
+    from lab.worlds.copies import raw_environment
+
     directory.mkdir(parents=True, exist_ok=True)
     agent = {
         "use": "mcp_rollout.rollout.programs.program:Function",
         "with": {"use": f"{__file__}:{serve_customer.__name__}"},
     }
-    for file in sorted((ROOT / "configs" / "environments").glob("retail_*.yaml")):
-        environment: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-        del environment["user"], environment["servers"]["customer"], environment["limits"]["user_turns"]
-        (directory / file.name).write_text(yaml.safe_dump(environment | {"agent": agent}), encoding="utf-8")
+    for file in sorted(WORLDS.glob("retail_*.yaml")):
+        found = raw_environment(file.stem)
+        del found["user"], found["servers"]["customer"], found["limits"]["user_turns"]
+        (directory / file.name).write_text(yaml.safe_dump(found | {"agent": agent}), encoding="utf-8")
     return directory

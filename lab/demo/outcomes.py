@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_rollout.mcp_servers.retail.short_tasks import STATES, WISHES, state_of, wish_of
+from lab.worlds.shop.short_tasks import STATES, WISHES, state_of, wish_of
 from mcp_rollout.rollout.evaluation.estimates import wilson
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.types import FinishReason

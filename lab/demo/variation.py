@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from string import ascii_lowercase
 
-from mcp_rollout.mcp_servers.retail.vocabulary import TELLING
+from lab.worlds.shop.vocabulary import TELLING
 
 _NUMBER = re.compile(r"\bW\d+\b")
 _DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")

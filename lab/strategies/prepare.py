@@ -19,7 +19,8 @@ from lab.demo.warm_up import WarmUp, read_rows, rendered, train_rounds
 from lab.strategies.conversations import Days
 from lab.strategies.long_days import LongDays
 from lab.strategies.words import CONDITIONS, TREATMENTS, Words
-from mcp_rollout.mcp_servers.depot.parcels import KEYS
+from lab.worlds import WORLDS
+from lab.worlds.depot.parcels import KEYS
 from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 ALL_DAYS = 600
@@ -108,10 +109,11 @@ def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.
             raise SystemExit(f"error: --warm-up: {home} was warmed up with {kept:g}; name another --out, or remove it")
         return
     home.mkdir(parents=True, exist_ok=True)
-    exports: list[str] = []
+    there, exports = ("--environments-dir", WORLDS), list[str]()
     for expert, days in plan.experts.items():
         played, rows = home / f"expert-{expert}", home / f"{expert}.jsonl"
-        command("run", expert, "--engine", "expert", "--split", "train", "-n", str(days), "--out", played, "--resume")
+        days_of_it = (*there, "--engine", "expert", "--split", "train", "-n", str(days))
+        command("run", expert, *days_of_it, "--out", played, "--resume")
         command("trace", "export", played, "--sft", "-o", rows)
         exports.append(rows.read_text(encoding="utf-8"))
     (home / "sft.jsonl").write_text("".join(exports), encoding="utf-8")
@@ -125,9 +127,10 @@ def prepare_rows(directory: Path, tasks: str) -> None:
     if (directory / "tool_config.yaml").is_file():
         return
     directory.mkdir(exist_ok=True)
-    command("data", tasks, "--split", "train", "-o", directory / "train.parquet")
-    command("data", tasks, "--split", "test", "-n", str(HELD_OUT), "-o", directory / "test.parquet")
-    command("tool-config", tasks, "-o", directory / "tool_config.yaml")
+    there = ("--environments-dir", WORLDS)
+    command("data", tasks, *there, "--split", "train", "-o", directory / "train.parquet")
+    command("data", tasks, *there, "--split", "test", "-n", str(HELD_OUT), "-o", directory / "test.parquet")
+    command("tool-config", tasks, *there, "-o", directory / "tool_config.yaml")
 
 
 def _warm_up(home: Path, seed: int, plan: Plan, scale: float) -> float:

@@ -15,6 +15,7 @@ from lab.demo.display import console
 from lab.demo.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
 from lab.demo.processes import verl_training
 from lab.strategies.long_days import INSTRUCTION, KEEP_TURNS
+from lab.worlds import WORLDS
 
 _MCP = "actor_rollout_ref.rollout.custom.mcp"
 COMPARISONS: dict[str, tuple[str, ...]] = {
@@ -214,6 +215,7 @@ class Run:
             "actor_rollout_ref.rollout.temperature": TEMPERATURE,
             "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
             "actor_rollout_ref.rollout.val_kwargs.temperature": TEMPERATURE,
+            f"{_MCP}.environments_dir": WORLDS,
             f"{_MCP}.tokens_per_turn": 48,
             f"{_MCP}.strategy.use": self.strategy,
             f"{_MCP}.strategy.tree.roots": ROOTS,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import mcp_rollout
 
-from lab.demo.openai_agents import LIBRARY, write_environments
+from lab.demo.openai_agents import write_environments
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).with_name("mcp-rollout"))
@@ -31,17 +31,19 @@ def called(*arguments: str) -> Any:
 
 def test_the_slice_that_the_demo_trains_on_pays_neither_chance_nor_silence(tmp_path: Path) -> None:
     for engine in ("random", "none"):
-        played = called("run", "retail_wish_fitting", "--engine", engine, "-n", "30", "--out", str(tmp_path / engine))
+        tasks = ("lab/worlds/retail_wish_fitting.yaml", "-n", "30")
+        played = called("run", *tasks, "--engine", engine, "--out", str(tmp_path / engine))
         assert played["failed"] == 0 and played["reward_mean"] <= 0.2
 
 
 @pytest.mark.full
+@pytest.mark.needs("mcp2")
 def test_openai_agents_tells_the_demos_model_what_the_built_in_agent_does(tmp_path: Path) -> None:
-    assert LIBRARY.is_dir(), f"{LIBRARY} is missing: run `make clients`"
     told: list[list[Any]] = []
-    for name, where in (("built_in", []), ("program", ["--environments-dir", str(write_environments(tmp_path / "e"))])):
+    for name, directory in (("built_in", "lab/worlds"), ("program", str(write_environments(tmp_path / "e")))):
         out, rows = str(tmp_path / name), tmp_path / f"{name}.jsonl"
-        run(COMMAND, "run", "retail_any", *where, "--engine", "expert", "-n", "9", "--out", out)
+        there = ("--environments-dir", directory)
+        run(COMMAND, "run", "retail_any", *there, "--engine", "expert", "-n", "9", "--out", out)
         run(COMMAND, "trace", "export", out, "--sft", "-o", str(rows))
         found = sorted(map(json.loads, rows.read_text().splitlines()), key=lambda row: row["task"])
         told.append([(row["task"], row["messages"], row["tools"]) for row in found])

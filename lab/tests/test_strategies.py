@@ -14,6 +14,7 @@ import pytest
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 ROOT = Path(__file__).parents[2]
+WORLDS = ROOT / "lab" / "worlds"
 REST: dict[str, Any] = {"trained": 0.5, "minutes": 1.0, "turns": 14}
 CLI = Path(sys.executable).with_name("mcp-rollout")
 
@@ -22,7 +23,8 @@ CLI = Path(sys.executable).with_name("mcp-rollout")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Days of the expert of `depot_any`."""
     home = tmp_path_factory.mktemp("days")
-    run = ["run", "depot_any", "--engine", "expert", "--split", "train", "-n", "24", "--out", home / "expert"]
+    run = ["run", WORLDS / "depot_any.yaml", "--engine", "expert", "--split", "train", "-n", "24"]
+    run += ["--out", home / "expert"]
     subprocess.run([CLI, *run], check=True, stdout=subprocess.DEVNULL)
     export = ["trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl"]
     subprocess.run([CLI, *export], check=True, stdout=subprocess.DEVNULL)
@@ -204,7 +206,8 @@ def test_a_wrong_option_is_refused_before_anything_is_prepared(
 def test_parts_of_long_days_copy_the_key_that_their_context_has(tmp_path: Path, tokenizer: Any) -> None:
     from lab.strategies.long_days import INSTRUCTION, UNKNOWN, LongDays
 
-    run = ["run", "depot_long", "--engine", "expert", "--split", "train", "-n", "12", "--out", tmp_path / "expert"]
+    run = ["run", WORLDS / "depot_long.yaml", "--engine", "expert", "--split", "train", "-n", "12"]
+    run += ["--out", tmp_path / "expert"]
     subprocess.run([CLI, *run], check=True, stdout=subprocess.DEVNULL)
     export = ["trace", "export", tmp_path / "expert", "--sft", "-o", tmp_path / "sft.jsonl"]
     subprocess.run([CLI, *export], check=True, stdout=subprocess.DEVNULL)

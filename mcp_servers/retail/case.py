@@ -23,14 +23,10 @@ class Case:
     by_email: bool
     greeting: str
     closing: str
-    alternatives: tuple[Request, ...] = ()
-    """Requests that satisfy the customer as well as `requests`."""
-    is_short: bool = False
-    """Whether the customer is signed in and consents to every allowed change, and no outcome is recorded."""
 
     @property
     def opening(self) -> str:
-        who = f" {self.who}" if self.identity_told and not self.is_short else ""
+        who = f" {self.who}" if self.identity_told else ""
         return f"{self.greeting}{who} {self.requests[0].text}"
 
     @property
@@ -60,10 +56,6 @@ class Case:
 
     def turns(self) -> tuple[Turn, ...]:
         """The whole conversation, one entry per assistant turn; every `Say` has the customer's answer to it."""
-        if self.is_short:
-            *turns, report = self.requests[0].turns
-            assert isinstance(report, Say)
-            return (*turns, replace(report, answer=self.closing))
         return tuple(self._turns())
 
     def expert(self) -> Expert:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from statistics import fmean
 from typing import Any
@@ -14,7 +13,7 @@ from pydantic import validate_call
 from mcp_rollout.mcp_servers.kit.records import Message, Score, texts_for_user
 from mcp_rollout.mcp_servers.retail.case import Case
 from mcp_rollout.mcp_servers.retail.database import Diff, diff
-from mcp_rollout.mcp_servers.retail.script import ACTIONS, Say, Statement
+from mcp_rollout.mcp_servers.retail.script import ACTIONS, Statement
 from mcp_rollout.mcp_servers.retail.shop import WRITES, Shop
 
 DATABASE_SHARE = 0.6
@@ -45,9 +44,6 @@ def score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
     changes are required, the customer's consent to each change. The right outcome counts as much as was achieved: the
     mean of the statements and the share of the required values.
     """
-    if case.is_short:
-        ways = [case, *(replace(case, requests=(request,)) for request in case.alternatives)]
-        return max((_short_score(way, shop, messages) for way in ways), key=lambda score: score.score)
     required = required_changes(case)
     made = diff(case.database, shop.database)
     told = _credits(case.statements, shop, messages)
@@ -55,33 +51,10 @@ def score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
     outcome = fmean([*told, *share]) if shop.outcome == case.outcome else 0.0
     database = 0.0 if made - required else fmean(share or [outcome])
     agreed = [float(bool(required & made) and all_agreed(messages))] if required else []
-    return _score(database, fmean([*told, outcome, *agreed]))
+    return weighted(database, fmean([*told, outcome, *agreed]))
 
 
-def _short_score(case: Case, shop: Shop, messages: Sequence[Message]) -> Score:
-    """The same parts for short tasks, which record no outcome and ask for no consent.
-
-    A statement counts only after the required change, without any other day or amount, and if it was looked up, so
-    that guessing a day scores 0. Trying more steps than the expert does scores 0 too: which step fits is the decision
-    to learn. Any reason of a cancellation is right, since no customer is asked for one.
-    """
-    if len(shop.tried) > sum(not isinstance(turn, Say) for turn in case.turns()[1:]):
-        return _score(0.0, 0.0)
-    required, made = (
-        {(path, value) for path, value in changes if not path.endswith("/cancel_reason")}
-        for changes in (required_changes(case), diff(case.database, shop.database))
-    )
-    texts = texts_for_user(messages)
-    allowed = sum(statement.is_value for statement in case.statements)
-    told = (
-        made == required
-        and all(_is_looked_up(statement, shop) and _is_stated(statement, texts) for statement in case.statements)
-        and len(_values_in(texts)) <= allowed
-    )
-    return _score(float(made == required and (bool(required) or told)), float(told))
-
-
-def _score(database: float, communication: float) -> Score:
+def weighted(database: float, communication: float) -> Score:
     total = DATABASE_SHARE * database + (1 - DATABASE_SHARE) * communication
     return Score(score=total, parts={"database": database, "communication": communication})
 
@@ -109,28 +82,28 @@ def _credits(statements: Sequence[Statement], shop: Shop, messages: Sequence[Mes
     """
     said = texts_for_user(messages)
     free = 2 * sum(statement.is_value for statement in statements) + 1
-    values = _values_in(text.replace(",", "") for text in said)
+    values = values_in(text.replace(",", "") for text in said)
     precision = min(1.0, max(0.0, 2 - len(values) / free))
     counts: list[float] = []
     for statement in statements:
         texts = said if statement.refused is None else list(_told_after_no(messages, statement.refused))
         if statement.is_value:
-            texts = [text for text in texts if len(_values_in([text])) <= 1 + statement.beside]
-        hit = _is_looked_up(statement, shop) and _is_stated(statement, texts)
+            texts = [text for text in texts if len(values_in([text])) <= 1 + statement.beside]
+        hit = is_looked_up(statement, shop) and is_stated(statement, texts)
         counts.append(hit * (precision if statement.is_value else 1.0))
     return counts
 
 
-def _values_in(texts: Iterable[str]) -> set[str]:
+def values_in(texts: Iterable[str]) -> set[str]:
     """The amounts, days and tracking codes in these texts."""
     return {value for text in texts for value in _VALUES.findall(text)}
 
 
-def _is_looked_up(statement: Statement, shop: Shop) -> bool:
+def is_looked_up(statement: Statement, shop: Shop) -> bool:
     return all(any(source in shop.answered for source in sources) for sources in statement.looked_up)
 
 
-def _is_stated(statement: Statement, texts: Iterable[str]) -> bool:
+def is_stated(statement: Statement, texts: Iterable[str]) -> bool:
     """Whether a text that a customer would read contains every pattern."""
     return any(
         all(re.search(pattern, text, re.IGNORECASE) for pattern in statement.patterns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Literal
 
 from mcp.server.mcpserver import MCPServer
 
@@ -14,7 +13,6 @@ from mcp_rollout.mcp_servers.kit import (
     Message,
     Score,
     Split,
-    Splits,
     TaskItem,
     ToolError,
     parser,
@@ -25,7 +23,6 @@ from mcp_rollout.mcp_servers.retail.database import RETURN_DAYS, TODAY
 from mcp_rollout.mcp_servers.retail.generate import make_database
 from mcp_rollout.mcp_servers.retail.score import score as score_case
 from mcp_rollout.mcp_servers.retail.shop import Shop
-from mcp_rollout.mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
 from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
 from mcp_rollout.mcp_servers.retail.tools import (
     add_change_tools,
@@ -33,9 +30,6 @@ from mcp_rollout.mcp_servers.retail.tools import (
     add_order_tools,
     add_product_tools,
 )
-
-Slice = Literal["all"] | ShortSlice
-"""Which tasks the server lists, and with which policy: all tasks of the shop, or a slice of short ones."""
 
 POLICY = f"""\
 You serve the customers of a small online shop. Today is {TODAY}. A message without tool calls goes to the customer;
@@ -68,22 +62,18 @@ calls that do not need each other's results may be made together.
     did not ask about."""
 """The written policy: the server's `instructions`. The tools enforce it where they can."""
 
-SHORT_POLICY = """\
-You serve a signed-in customer of a small shop who has one order. Look at it first, then do what fits. If the shop \
-refuses what you try, say why."""
 
-
-def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCPServer:
+def create_server(*, max_trajectories: int = 4096) -> MCPServer:
     """Creates the server. A trajectory without a reset gets a shop of its seed and no task."""
-    server = MCPServer("retail", instructions=POLICY if slice_ == "all" else SHORT_POLICY, log_level="WARNING")
+    server = MCPServer("retail", instructions=POLICY, log_level="WARNING")
     harness = Harness(
         server,
         _begin,
         without_reset=lambda seed: Shop(database=make_database(Random(seed))),
         max_trajectories=max_trajectories,
-        rehearsal=_splits(slice_).first("test"),
+        rehearsal=TASKS.first("test"),
     )
-    _add_harness_tools(harness, slice_)
+    _add_harness_tools(harness)
     # In the order in which the policy reads them.
     add_customer_tools(server, harness)
     add_product_tools(server, harness)
@@ -92,12 +82,11 @@ def create_server(*, slice_: Slice = "all", max_trajectories: int = 4096) -> MCP
     return server
 
 
-def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
+def _add_harness_tools(harness: Harness[Shop]) -> None:
     @harness.tasks
     def tasks(split: Split) -> Iterator[TaskItem]:
-        splits = _splits(slice_)
-        for task in splits.names(split):
-            case = make_case(task, splits.seed(task))
+        for task in TASKS.names(split):
+            case = make_case(task, TASKS.seed(task))
             yield TaskItem(task=task, seed=case.seed, prompt=case.opening, difficulty=case.difficulty)
 
     @harness.score
@@ -111,16 +100,8 @@ def _add_harness_tools(harness: Harness[Shop], slice_: Slice) -> None:
     del tasks, score, expert  # registered
 
 
-def _splits(slice_: Slice) -> Splits:
-    return TASKS if slice_ == "all" else SHORT_TASKS[slice_]
-
-
 def _begin(task: str, seed: int) -> Shop:
-    case = make_case(task, seed)
-    shop = Shop(database=case.database, task=task, seed=seed)
-    if case.is_short:
-        shop.identify(case.customer)
-    return shop
+    return Shop(database=make_case(task, seed).database, task=task, seed=seed)
 
 
 def _case(shop: Shop) -> Case:
@@ -134,12 +115,4 @@ def main() -> None:
     arguments = parser(
         "mcp_rollout.mcp_servers.retail", "Customer service of a small shop, one database per trajectory."
     )
-    arguments.add_argument(
-        "--slice",
-        dest="slice_",
-        choices=["all", *SHORT_TASKS],
-        default="all",
-        help="whose tasks are listed: the whole shop's, or those of a slice of short tasks (default: %(default)s)",
-    )
-    given = arguments.parse_args()
-    serve(create_server(slice_=given.slice_), given.http)
+    serve(create_server(), arguments.parse_args().http)

@@ -54,7 +54,7 @@ class Shop:
     answered: set[str] = field(default_factory=set[str])
     """Look-ups that the agent made (`lookup`): a value that it tells counts only if it looked it up."""
     tried: set[str] = field(default_factory=set[str])
-    """The steps of short tasks that the agent tried, successful or not."""
+    """Of cancelling, tracking and checking a return, what the agent tried, successful or not."""
     _customer: User | None = field(default=None)
 
     def show(self, tool: str, subject: str) -> None:

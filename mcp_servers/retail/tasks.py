@@ -13,7 +13,6 @@ from mcp_rollout.mcp_servers.retail.case import Case
 from mcp_rollout.mcp_servers.retail.generate import make_database
 from mcp_rollout.mcp_servers.retail.requests_reconsider import CHANGES_OF_MIND, OTHER_WAYS, WITHDRAWALS
 from mcp_rollout.mcp_servers.retail.script import Change, Draft, Request
-from mcp_rollout.mcp_servers.retail.short_tasks import make_short_case, slice_of
 
 TASKS = Splits("retail", {"train": 120, "test": 60})
 
@@ -97,9 +96,6 @@ def make_case(task: str, seed: int) -> Case:
     Raises:
         LookupError: There is no such task.
     """
-    slice_ = slice_of(task)
-    if slice_ is not None:
-        return make_short_case(slice_, task, seed)
     _, index = TASKS.parse(task)
     shape = SHAPES[index % len(SHAPES)]
     makers = _makers(shape, Random(f"{task}/requests"), sum(divmod(index, len(SHAPES))))

@@ -5,6 +5,7 @@ Its option is `--scenarios mcp_rollout.mcp_servers.retail.users:scenario`.
 
 from __future__ import annotations
 
+from mcp_rollout.mcp_servers.retail.case import Case
 from mcp_rollout.mcp_servers.retail.script import Say
 from mcp_rollout.mcp_servers.retail.tasks import make_case
 from mcp_rollout.mcp_servers.user_simulator.scripted import END, Cue, Scenario, Step
@@ -19,9 +20,16 @@ def scenario(task: str, seed: int) -> Scenario:
     Raises:
         LookupError: There is no such task.
     """
-    case = make_case(task, seed)
+    return scenario_of(make_case(task, seed))
+
+
+def scenario_of(case: Case, *, patience: int = 3) -> Scenario:
+    """The customer of a case.
+
+    Args:
+        patience: Messages that a request waits for; see `Step`.
+    """
     says = [turn for turn in case.turns() if isinstance(turn, Say)]
-    patience = 0 if case.is_short else 3
     steps = {f"{index}": _step(index, says, case.who, patience=patience) for index in range(1, len(says) + 1)}
     return Scenario(opening=case.opening, first="1", steps=steps)
 

@@ -99,7 +99,7 @@ async def test_a_server_that_declares_nothing_or_refuses_its_own_task_is_leased_
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == said
 
 
-@pytest.mark.parametrize("name", ["depot", "retail"])
+@pytest.mark.parametrize("name", ["retail"])
 @pytest.mark.skipif(sys.platform != "linux", reason="forks and their page faults are Linux's")
 async def test_the_first_reset_of_a_rehearsed_fork_copies_few_pages(name: str) -> None:
     """A tenth of them, counted: the others were copied while it waited."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
-from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,7 +28,6 @@ from mcp_rollout.mcp_servers.research.facts import descriptions
 from mcp_rollout.mcp_servers.research.library import Library, make_library
 from mcp_rollout.mcp_servers.research.questions import TASKS as QUESTIONS
 from mcp_rollout.mcp_servers.research.questions import Question, library_of, make_question
-from mcp_rollout.mcp_servers.retail.short_tasks import SHORT_TASKS
 from mcp_rollout.mcp_servers.sandbox.server import TASKS as PROGRAMS
 
 pytestmark = pytest.mark.anyio
@@ -254,28 +252,3 @@ async def test_the_function_of_one_step_that_fits_the_examples_best_passes_few_t
 
 def _literal(text: str) -> Any:
     return json.loads(text.replace("'", '"'))
-
-
-@pytest.mark.parametrize("step", ["cancel_order", "track_shipment", "check_return_window"])
-async def test_one_step_for_every_short_retail_task_is_a_choice_among_three(retail_players: Seats, step: str) -> None:
-    tasks = SHORT_TASKS["fitting"]
-
-    async def always(one: Any, _: str) -> None:
-        reason = {"reason": "no_longer_needed"} if step == "cancel_order" else {}
-        orders = (await one.call("list_orders")).structured_content["orders"]
-        result = await one.call(step, order_id=orders[0]["order_id"], **reason)
-        days = re.findall(r"\d{4}-\d\d-\d\d", f"{result.structured_content}")
-        await one.say(f"Your order is cancelled. {' '.join(days)}")
-
-    size = tasks.sizes["test"]
-    assert await earned(retail_players(slice_="fitting"), tasks, always) <= 1 / 3 + 1.96 * sqrt(1 / 3 * 2 / 3 / size)
-
-
-async def test_telling_the_state_of_every_order_serves_the_customers_for_whom_nothing_fits(
-    retail_players: Seats,
-) -> None:
-    async def tell(one: Any, _: str) -> None:
-        (order,) = (await one.call("list_orders")).structured_content["orders"]
-        await one.say(f"Your order is {order['status']}.")
-
-    assert await earned(retail_players(slice_="wish_fitting"), SHORT_TASKS["wish_fitting"], tell) == 0.5

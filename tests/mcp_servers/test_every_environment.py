@@ -18,7 +18,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from playing import Stage, Watched, read_environment, score_of, staged
 
-from mcp_rollout.mcp_servers import calculator, depot, gsm8k_tools, research, retail, sandbox, user_simulator
+from mcp_rollout.mcp_servers import calculator, gsm8k_tools, research, retail, sandbox, user_simulator
 from mcp_rollout.mcp_servers.kit.state import TrajectoryState
 from mcp_rollout.mcp_servers.retail.users import scenario
 from mcp_rollout.rollout.contract import Clause, Options, Outcome, check_environment
@@ -34,7 +34,6 @@ IN_PROCESS: dict[str, Servers] = {
     "gsm8k_tools": lambda: {"gsm8k": gsm8k_tools.create_server()},
     "research": lambda: {"library": research.create_server()},
     "sandbox": lambda: {"sandbox": sandbox.create_server()},
-    "depot": lambda: {"depot": depot.create_server()},
 }
 """The servers of an environment, where they can be had without a process."""
 SLICE = {
@@ -44,7 +43,6 @@ SLICE = {
     "research": 12,
     "sandbox": 2,
     "filesystem_ops": 1,
-    "depot": 6,
 }
 """Tasks that are played by default."""
 ROUNDS = {True: 1000, False: 50}

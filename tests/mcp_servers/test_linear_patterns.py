@@ -36,7 +36,7 @@ def test_degenerate_text_is_read_at_once(text: str) -> None:
             said = begin + text * (LENGTH // len(text)) + end
             arithmetic.answer_in(said)
             answer_in(said)
-            score._values_in([said])  # pyright: ignore[reportPrivateUsage]
+            score.values_in([said])
             score.is_yes(said)
 
 

@@ -15,7 +15,6 @@ import pytest
 from mcp_rollout.mcp_servers.retail.case import Case
 from mcp_rollout.mcp_servers.retail.database import TODAY
 from mcp_rollout.mcp_servers.retail.script import Look
-from mcp_rollout.mcp_servers.retail.short_tasks import SHORT_TASKS, ShortSlice
 from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
 
 pytestmark = pytest.mark.anyio
@@ -108,23 +107,6 @@ async def test_one_of_two_requests_served_earns_half(retail_players: Seats):
             await one.call("record_outcome", outcome="resolved", summary="Refused.")
             told = len(case.statements)
             assert (await one.score())["score"] == pytest.approx((told - 1) / told), case.task
-
-
-@pytest.mark.parametrize("slice_", ["any", "fitting", "wish_any", "wish_fitting"])
-async def test_trying_every_step_of_a_short_task_earns_nothing(retail_players: Seats, slice_: ShortSlice):
-    async with retail_players(slice_=slice_) as player:
-        scores: list[float] = []
-        for task in SHORT_TASKS[slice_].names("test"):
-            one = player(task)
-            await one.begin(task, SHORT_TASKS[slice_].seed(task))
-            await one.call("list_orders")
-            await one.call("cancel_order", order_id="W1", reason="no_longer_needed")
-            results = [await one.call(name, order_id="W1") for name in ("track_shipment", "check_return_window")]
-            days = [re.findall(r"\d{4}-\d\d-\d\d", f"{result.structured_content}") for result in results]
-            day = next((found[-1] for found in days if found), "")
-            await one.say(f"Your order is cancelled, or else it is {day}.")
-            scores.append((await one.score())["score"])
-    assert fmean(scores) == 0.0
 
 
 async def spray(one: Any, case: Case, *, looks: bool, values: int, outcome: str) -> float:

@@ -22,6 +22,7 @@ import yaml
 
 from lab.demo.experiment import COMPARED_STEPS, STATE, collect, prepare_model
 from lab.demo.grpo import logged_steps, train
+from lab.worlds.copies import raw_environment
 from mcp_rollout.rollout.evaluation.comparison import paired
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.store import read_traces
@@ -37,14 +38,14 @@ def write_environments(folder: Path, seed: str, share: float) -> None:
     """The demo's environments, each world with processes of its own that break."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in _ENVIRONMENTS:
-        environment: dict[str, Any] = yaml.safe_load((ROOT / f"configs/environments/{name}.yaml").read_text())
-        for server, entry in environment["servers"].items():
+        found = raw_environment(name)
+        for server, entry in found["servers"].items():
             _, module, *more = entry["args"]
             script = str(Path(__file__).with_name("faulty_server.py"))
             args = [script, f"{seed}/{server}", str(share if name == "retail_fitting" else 0), module, *more]
             entry |= {"args": args, "scope": "process", "start": "fork"}
-        environment["limits"]["attempts"] = 1
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(environment))
+        found["limits"]["attempts"] = 1
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(found))
 
 
 def kill_a_worker(home: Path, after: int) -> None:

@@ -22,6 +22,7 @@ from told import plain_program
 from transformers import AutoTokenizer
 from verl_config import composed
 
+from lab.worlds.copies import raw_environment
 from mcp_rollout.rollout.areal import cpu
 from mcp_rollout.rollout.environment.parquet import read_rows
 from mcp_rollout.rollout.formats import hermes
@@ -81,7 +82,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A directory with the environment, its rows and its lock."""
     directory = tmp_path / "environments"
     directory.mkdir()
-    raw = yaml.safe_load((ROOT / "configs" / "environments" / "retail_fitting.yaml").read_text())
+    raw = raw_environment("retail_fitting")
     (directory / "shop.yaml").write_text(yaml.safe_dump(raw | VARIANTS[request.param]))
     data = ["data", "shop", "--environments-dir", str(directory), "-n", str(ROWS), "-o", str(tmp_path / "rows.parquet")]
     commands(data, ["tool-config", str(directory / "shop.yaml"), "-o", str(tmp_path / "lock.yaml")])

@@ -25,6 +25,8 @@ from sglang_server import requests_logged, running_sglang
 from taught_model import teach
 from told import plain_program
 
+from lab.worlds import WORLDS
+from lab.worlds.copies import raw_environment
 from mcp_rollout.gateway.catalogue.tool_config import read_lock
 from mcp_rollout.rollout.areal.samples import group_advantages
 from mcp_rollout.rollout.environment.parquet import read_rows
@@ -120,9 +122,10 @@ def command(*arguments: object) -> None:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Rows and lock of `retail_fitting`, and a model that has learnt one of its conversations by heart."""
     home = tmp_path_factory.mktemp("shop")
-    command("data", "retail_fitting", "--split", "train", "-n", ROWS * STEPS, "-o", home / "rows.parquet")
-    command("tool-config", "retail_fitting", "-o", home / "lock.yaml")
-    command("run", "retail_fitting", "--engine", "expert", "--split", "train", "-n", 1, "--out", home / "expert")
+    fitting = WORLDS / "retail_fitting.yaml"
+    command("data", fitting, "--split", "train", "-n", ROWS * STEPS, "-o", home / "rows.parquet")
+    command("tool-config", fitting, "-o", home / "lock.yaml")
+    command("run", fitting, "--engine", "expert", "--split", "train", "-n", 1, "--out", home / "expert")
     (expert,) = read_records(home / "expert")
     tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
     first = next(iter(read_rows(home / "rows.parquet")))["prompt"]
@@ -130,6 +133,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {
         "model": teach(home / "model", [*first, *said], tools),
         "train_dataset.path": home / "rows.parquet",
+        "mcp.environments_dir": WORLDS,
         "mcp.tool_config_path": home / "lock.yaml",
     }
 
@@ -169,7 +173,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two steps whose trajectories a program plays, in a process for each."""
     home = tmp_path_factory.mktemp("program")
     (home / "environments").mkdir()
-    raw = yaml.safe_load((ROOT / "configs" / "environments" / "retail_fitting.yaml").read_text())
+    raw = raw_environment("retail_fitting")
     limits = {"assistant_turns": 4, "parallel_calls": 1, "wall_clock_s": 900}
     written = raw | {"agent": plain_program(), "user": None, "limits": limits}
     (home / "environments" / "shop.yaml").write_text(yaml.safe_dump(written))

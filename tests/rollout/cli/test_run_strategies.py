@@ -11,10 +11,10 @@ import pytest
 import yaml
 from commands import mcp_rollout
 
+from lab.worlds.copies import raw_environment
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.store import read_traces
 
-ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 
@@ -25,7 +25,7 @@ def run(tmp_path: Path, strategy: Any, *arguments: str) -> Any:
 
 def ran(tmp_path: Path, strategy: Any, *arguments: str, status: int = 0) -> tuple[Any, str]:
     """The report of a run, None where it failed, and what it said on standard error."""
-    raw = yaml.safe_load((ROOT / "configs" / "environments" / "depot.yaml").read_text())
+    raw = raw_environment("depot")
     file = tmp_path / "depot.yaml"
     file.write_text(yaml.safe_dump(raw | {"strategy": strategy}))
     done = mcp_rollout("run", file, "--engine", "expert", "--out", tmp_path / "out", "--json", *arguments)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from trees import TOKENS
 
+from lab.worlds import WORLDS
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.rollout.engines.scripted import ScriptedPolicy, expert_script
@@ -27,7 +28,6 @@ from mcp_rollout.rollout.trace.store import TraceStore
 from mcp_rollout.rollout.types import Completion, Policy
 
 pytestmark = pytest.mark.anyio
-ENVIRONMENTS = Path(__file__).parents[3] / "configs" / "environments"
 LEAVES, KILLED = 4, 2
 
 
@@ -46,7 +46,7 @@ class Killing:
 
 @pytest.mark.parametrize("restores", [True, False])
 async def test_the_siblings_of_a_branch_whose_server_is_killed_finish(tmp_path: Path, restores: bool) -> None:
-    made = load_environment(ENVIRONMENTS / "depot.yaml")
+    made = load_environment(WORLDS / "depot.yaml")
     entry = made.servers["depot"].model_copy(update={"scope": "process", "max_processes": 2})
     strategy = {"use": "tree", "tree": {"roots": 1, "restore": restores, "branch_at": "first_turns"}}
     environment = made.model_copy(

@@ -19,9 +19,10 @@ from datetime import timedelta
 from random import Random
 from typing import Literal
 
+from lab.worlds.shop.case import ShortCase
+from lab.worlds.shop.vocabulary import VOCABULARIES, Part, Step, Vocabulary, Wish
 from mcp_rollout.mcp_servers.kit import Split, Splits
 from mcp_rollout.mcp_servers.kit.records import Call
-from mcp_rollout.mcp_servers.retail.case import Case
 from mcp_rollout.mcp_servers.retail.database import RETURN_DAYS, TODAY, Order, OrderStatus
 from mcp_rollout.mcp_servers.retail.generate import make_empty_database
 from mcp_rollout.mcp_servers.retail.script import (
@@ -38,7 +39,6 @@ from mcp_rollout.mcp_servers.retail.script import (
     states,
 )
 from mcp_rollout.mcp_servers.retail.shop import Shop
-from mcp_rollout.mcp_servers.retail.vocabulary import VOCABULARIES, Part, Step, Vocabulary, Wish
 
 ShortSlice = Literal["any", "fitting", "validation", "wish_any", "wish_fitting", "wish_validation"]
 
@@ -85,11 +85,6 @@ _STEPS: tuple[Step, ...] = ("cancel", "track", "return", "tell")
 _HINT = "That is not what I asked for."
 
 
-def slice_of(task: str) -> ShortSlice | None:
-    """The slice that a task's name belongs to; None for the other tasks."""
-    return next((slice_ for slice_, tasks in SHORT_TASKS.items() if task.startswith(f"{tasks.prefix}-")), None)
-
-
 def state_of(task: str) -> OrderStatus:
     """The state of a task's order.
 
@@ -116,10 +111,10 @@ def wish_of(task: str) -> Wish | None:
 
 def _parse(task: str) -> tuple[ShortSlice, int]:
     """The slice of a task, and its number."""
-    slice_ = slice_of(task)
-    if slice_ is None:
-        raise LookupError(f"{task!r} is not a short task")
-    return slice_, SHORT_TASKS[slice_].parse(task)[1]
+    for slice_, tasks in SHORT_TASKS.items():
+        if task.startswith(f"{tasks.prefix}-"):
+            return slice_, tasks.parse(task)[1]
+    raise LookupError(f"{task!r} is not a short task")
 
 
 def part_of(slice_: ShortSlice, split: Split) -> Part:
@@ -127,7 +122,12 @@ def part_of(slice_: ShortSlice, split: Split) -> Part:
     return "validation" if split == "test" and slice_ not in ("fitting", "wish_fitting") else split
 
 
-def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
+def short_case(task: str, seed: int) -> ShortCase:
+    """`make_short_case` of the slice that the task's name belongs to."""
+    return make_short_case(_parse(task)[0], task, seed)
+
+
+def make_short_case(slice_: ShortSlice, task: str, seed: int) -> ShortCase:
     """The database, the customer and the wish of a task, the same in every process.
 
     Raises:
@@ -150,7 +150,7 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
     # In the slices `any` and `wish_any` the state, or state and wish, do not predict the step.
     is_any = slice_ in ("any", "wish_any")
     step = steps[index // len(STATES) % len(steps)] if is_any else _step(state, wish)
-    return Case(
+    return ShortCase(
         task=task,
         seed=seed,
         database=database,
@@ -161,7 +161,6 @@ def make_short_case(slice_: ShortSlice, task: str, seed: int) -> Case:
         by_email=True,
         greeting=draft.say(*words.greetings),
         closing=draft.say(*words.closings),
-        is_short=True,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from mcp_rollout.mcp_servers.depot.parcels import FITTING, HABITS, TREATMENTS, Parcel, Problem, Treatment
+from lab.worlds.depot.parcels import FITTING, HABITS, TREATMENTS, Parcel, Problem, Treatment
 from mcp_rollout.mcp_servers.kit import Call, ExpertTurn, Reply, Score, ToolError
 
 PATIENCE = 3

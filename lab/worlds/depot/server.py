@@ -8,8 +8,8 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from mcp_rollout.mcp_servers.depot.day import Day, expert, restored
-from mcp_rollout.mcp_servers.depot.parcels import TASKS, Slice, Treatment, problem
+from lab.worlds.depot.day import Day, expert, restored
+from lab.worlds.depot.parcels import TASKS, Slice, Treatment, problem
 from mcp_rollout.mcp_servers.kit import CHANGE, READ, Harness, Reply, digest, parser, serve, tool_result
 
 INSTRUCTIONS = """\
@@ -89,7 +89,7 @@ def _add_policy_tools(server: MCPServer, harness: Harness[Day], *, has_key: bool
 
 
 def main() -> None:
-    arguments = parser("mcp_rollout.mcp_servers.depot", "Parcels to treat, and the storekeeper.")
+    arguments = parser("lab.worlds.depot", "Parcels to treat, and the storekeeper.")
     arguments.add_argument("--slice", choices=list(TASKS), default="fitting", help="the tasks that are listed")
     given = arguments.parse_args()
     serve(create_server(given.slice), given.http)
