@@ -75,8 +75,6 @@ class RubricConfig(Section):
     """Independent judgements, which are averaged; each costs one request of at most `endpoint.max_tokens`."""
     temperature: float | None = Field(default=None, ge=0)
     """Of the judging model; not 0 where there are several votes. None leaves it to the API."""
-    transcript_chars: int = Field(default=60_000, ge=1000)
-    """Most characters of the conversation that the model reads; what is in the middle of a longer one is left out."""
 
     @field_validator("criteria")
     @classmethod

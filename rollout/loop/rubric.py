@@ -47,6 +47,8 @@ _MARK = re.compile(rf"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*{BEST}\s*)?")
 _NAMES = ("mark", "score", "grade", "rating", "value")
 """Keys of an object that holds a mark beside a reason for it."""
 _MOST_OBJECTS = 1000
+MOST_CHARS = 60_000
+"""Characters of a conversation that a judge reads."""
 
 
 async def rubric_parts(
@@ -104,16 +106,16 @@ def _request(rubric: RubricConfig, endpoint: SamplingConfig, messages: Sequence[
     criteria = "\n".join(f"- {name}: {meaning}" for name, meaning in rubric.criteria.items())
     return {
         "systemPrompt": _INSTRUCTIONS + criteria,
-        "messages": [{"role": "user", "content": {"type": "text", "text": transcript(messages, rubric)}}],
+        "messages": [{"role": "user", "content": {"type": "text", "text": transcript(messages)}}],
         "maxTokens": endpoint.max_tokens,
         "temperature": rubric.temperature,
     }
 
 
-def transcript(messages: Sequence[Message], rubric: RubricConfig) -> str:
-    """The conversation as JSON, at most `transcript_chars` long but for a note of what is left out."""
+def transcript(messages: Sequence[Message]) -> str:
+    """The conversation as JSON; what is in the middle of one beyond `MOST_CHARS` is left out."""
     shown = [{key: message[key] for key in ("role", "content", "tool_calls") if key in message} for message in messages]
-    text, most = escape_control_text(json.dumps(shown, ensure_ascii=False)), rubric.transcript_chars
+    text, most = escape_control_text(json.dumps(shown, ensure_ascii=False)), MOST_CHARS
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}\n[... {len(text) - most} characters left out ...]\n{text[-(most - most // 2) :]}"

@@ -28,7 +28,7 @@ from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop import rubric as rubric_module
 from mcp_rollout.rollout.loop.components import WorldScore, users_reward
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.loop.rubric import read_marks
+from mcp_rollout.rollout.loop.rubric import MOST_CHARS, read_marks, transcript
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.types import Call
 
@@ -302,12 +302,9 @@ async def test_a_judge_without_marks_withdraws_the_trajectory_after_two_tries(an
     assert "judge-1 answered without a mark" in trace.failure.message
 
 
-async def test_a_long_conversation_is_cut_in_its_middle(tmp_path: Path) -> None:
-    judge = Judge('{"polite": 1, "brief": 1}')
-    async with judge.rubric(transcript_chars=1000) as rubric:
-        await reward_of(tmp_path, "begin " + "x" * 5000 + " end", rubric=rubric)
-    text = judge.requests[0]["messages"][1]["content"]
-    assert len(text) < 1100 and "characters left out" in text and text.endswith(' end"}]')
+def test_a_long_conversation_is_cut_in_its_middle() -> None:
+    text = transcript([{"role": "user", "content": f"begin {'x' * MOST_CHARS} end"}])
+    assert len(text) < MOST_CHARS + 100 and "characters left out" in text and text.endswith(' end"}]')
 
 
 @pytest.mark.verl
