@@ -85,9 +85,7 @@ class Compaction:
         self._line: Sequence[Message] = ()
         """Its messages."""
         self._places: dict[int, tuple[int, int]] = {}
-        """By turn that can be kept, where it begins in `_ids` and in `_line`."""
-        self._inherited: dict[int, tuple[int, int]] = {}
-        """The places of turns in the prompt of the current segment."""
+        """By turn that can be kept, where it begins in both."""
 
     def check_prompt(self, trace: Trace) -> None:
         """Raises PromptTooLong where the prompt and a summary fill the context."""
@@ -107,7 +105,7 @@ class Compaction:
         if sum(_bytes(message) + _MESSAGE_TOKENS for message in pending) <= room:
             return False
         new = list(map(without_images, pending))
-        edit = context.tokens.messages(trace.context, context.previous(trace), new, context.schemas)
+        edit = context.tokens.messages(trace.context, trace.rendered, new, context.schemas)
         return len(edit.inserted) + len(edit.appended) - edit.removed > room
 
     def asks(self, trace: Trace, context: Context, pending: list[Message]) -> bool:
@@ -117,8 +115,7 @@ class Compaction:
         """
         most = self._config.summary_tokens
         if self._held is None:
-            self._ids, self._line = list(trace.context), list(context.previous(trace))
-            self._places = self._inherited | self._own_places(trace)
+            self._ids, self._line, self._places = list(trace.context), list(trace.rendered), dict(trace.begins)
             self._held = list(map(without_images, pending))
             if not most:
                 trace.messages += self._held
@@ -141,7 +138,7 @@ class Compaction:
         """The most tokens of the summary."""
         return min(self._config.summary_tokens, context.limits.tokens_left(trace))
 
-    def finish(self, trace: Trace, context: Context, summary: Parsed) -> Context:
+    def finish(self, trace: Trace, context: Context, summary: Parsed) -> None:
         """Replace the context by the opening prompt, the summary that was just sampled, and the last turns.
 
         What the policy wrote in place of a summary ends the trajectory, which is scored as it stands.
@@ -152,7 +149,7 @@ class Compaction:
             trace.mask(len(trace.turns) - 1)
         if trace.stop_reason not in (None, StopReason.TOKEN_LIMIT):  # aborted, or out of time
             turn.marks.append(Mark(kind=MarkKind.COMPACTED, detail=f"no summary: {trace.stop_reason}"))
-            return context
+            return
         problem = ""
         if summary.calls:
             problem = "it has calls, which were not sent"
@@ -161,27 +158,23 @@ class Compaction:
         elif not summary.content.strip():
             problem = "it is empty"
         heading = HEADING.format(count=trace.turns_taken)
-        made = None if problem else self._replaced(trace, context, f"\n{heading}\n{summary.content}")
-        if made is None:
+        if not problem and not self._replace(trace, context, f"\n{heading}\n{summary.content}"):
+            problem = f"with it the context still has {self._config.at_tokens} tokens"
+        if problem:
             trace.stop_reason = StopReason.BAD_SUMMARY
-            problem = problem or f"with it the context still has {self._config.at_tokens} tokens"
-            turn.marks.append(Mark(kind=MarkKind.COMPACTED, detail=f"no summary: {problem}"))
-            return context
-        turn.marks.append(Mark(kind=MarkKind.COMPACTED, detail=f"{sampled} tokens to {len(trace.context)}"))
-        return made
+        outcome = f"no summary: {problem}" if problem else f"{sampled} tokens to {len(trace.context)}"
+        turn.marks.append(Mark(kind=MarkKind.COMPACTED, detail=outcome))
 
-    def cut(self, trace: Trace, context: Context) -> Context:
+    def cut(self, trace: Trace, context: Context) -> None:
         """Replace the context by the opening prompt and the last turns, without a summary."""
         before = len(trace.context)
-        made = self._replaced(trace, context, f"\n{CUT.format(count=trace.turns_taken)}")
-        if made is None:
+        if not self._replace(trace, context, f"\n{CUT.format(count=trace.turns_taken)}"):
             trace.stop_reason = StopReason.TOKEN_LIMIT
-            return context
+            return
         trace.turns[-1].marks.append(Mark(kind=MarkKind.OLDEST_CUT, detail=f"{before} tokens to {len(trace.context)}"))
-        return made
 
-    def _replaced(self, trace: Trace, context: Context, text: str) -> Context | None:
-        """Open the next segment; None where even without a last turn it would be as full."""
+    def _replace(self, trace: Trace, context: Context, text: str) -> bool:
+        """Open the next segment; False where even without a last turn it would be as full."""
         held, self._held = self._held, None
         assert held is not None
         tokens, schemas, most = context.tokens, context.schemas, self._config.at_tokens
@@ -196,28 +189,16 @@ class Compaction:
             ids = tokens.messages(ids, line, held, schemas).applied_to(ids)
             if len(ids) < most:
                 shift, moved = len(head) - begin, len(opening) - at
-                self._inherited = {
-                    turn: (place + shift, message + moved)
-                    for turn, (place, message) in self._places.items()
-                    if turn >= first
-                }
-                return self._opened(trace, context, ids, [*line, *held])
-        self._inherited = {}
+                trace.open(ids, [*line, *held], images=0)
+                for turn, (place, message) in self._places.items():
+                    if turn >= first:
+                        trace.begins[turn] = place + shift, message + moved
+                return True
+        if len(head) >= most:
+            return False
         # Once more, since the builder notes how the last prompt it rendered ends.
-        return self._opened(trace, context, tokens.prompt(opening, schemas), opening) if len(head) < most else None
-
-    def _opened(self, trace: Trace, context: Context, ids: list[int], line: list[Message]) -> Context:
-        trace.open(ids, images=0)
-        return replace(context, line=line, since=len(trace.messages))
-
-    def _own_places(self, trace: Trace) -> dict[int, tuple[int, int]]:
-        """Where the turns of this segment begin."""
-        places: dict[int, tuple[int, int]] = {}
-        for span in trace.spans:
-            if span.kind.is_sampled:
-                at = len(self._line) - len(trace.messages) + trace.turns[span.turn].begins_at
-                places.setdefault(span.turn, (len(trace.prompt_ids) + span.start, at))
-        return places
+        trace.open(tokens.prompt(opening, schemas), opening, images=0)
+        return True
 
 
 def _bytes(message: Message) -> int:

@@ -35,16 +35,6 @@ class Context:
     """With the task's later tools, which a completion is parsed by."""
     spans: Spans = NO_SPANS
     clock: Clock = field(default_factory=Clock)
-    line: Sequence[Message] | None = None
-    """The conversation that the context renders, where a program tells it; None where it is the trace's messages."""
-    since: int | None = None
-    """After a compaction, the message of the trace from which on its messages follow `line`."""
-
-    def previous(self, trace: Trace) -> Sequence[Message]:
-        """The messages that the context renders."""
-        if self.line is None:
-            return trace.messages
-        return self.line if self.since is None else [*self.line, *trace.messages[self.since :]]
 
     def add(self, trace: Trace, messages: list[Message]) -> None:
         """Record the messages, and append them to the context unless the trajectory ends here.
@@ -58,6 +48,7 @@ class Context:
                 self._render(trace, messages, base)
         finally:  # recorded even if the chat template raises
             trace.messages += messages
+            trace.rendered += messages
 
     def _render(self, trace: Trace, messages: list[Message], base: list[int]) -> None:
         """Render the messages after `base`, cut where they do not fit; sets the stop reason where they never do.
@@ -84,7 +75,7 @@ class Context:
         self, trace: Trace, shown: Sequence[Message], base: list[int], room: int
     ) -> tuple[int, Callable[[], None]]:
         """By how many tokens the messages exceed the room, and what takes them into the context."""
-        edit = self.tokens.messages(base, self.previous(trace), shown, self.schemas)
+        edit = self.tokens.messages(base, trace.rendered, shown, self.schemas)
         left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
         excess = 0 if left >= 1 else self.environment.results.overflow_tokens - left
         return excess, partial(self._take, trace, base, edit)

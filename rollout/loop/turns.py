@@ -284,7 +284,8 @@ class Turns:
 
     def _open_context(self) -> None:
         context = self._context
-        self._trace.open(context.tokens.prompt(self._trace.messages, context.schemas))
+        messages = list(self._trace.messages)
+        self._trace.open(context.tokens.prompt(messages, context.schemas), messages)
         context.limits.check_prompt(self._trace)
         if self._compaction is not None:
             self._compaction.check_prompt(self._trace)
@@ -295,9 +296,9 @@ class Turns:
         if compaction.asks(self._trace, self._context, pending):
             most = compaction.most_tokens(self._trace, self._context)
             summary = await sample(self._trace, self._policy, self._context, None, most=most)
-            self._context = compaction.finish(self._trace, self._context, summary)
+            compaction.finish(self._trace, self._context, summary)
         elif self._trace.stop_reason is None:
-            self._context = compaction.cut(self._trace, self._context)
+            compaction.cut(self._trace, self._context)
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
 

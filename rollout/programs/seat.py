@@ -183,7 +183,7 @@ class Seat:
             if place.kind is Kind.OPENING:
                 self._check_tools(asked)
             told = Conversation(
-                line=_rendered(messages),
+                messages=_rendered(messages),
                 tools=asked.tools,
                 worlds=_worlds(asked.tools, self.tools),
                 is_beside=place.is_beside or place.kind is Kind.BESIDE,

@@ -11,7 +11,7 @@ from mcp_rollout.rollout.loop.thinking import asked
 from mcp_rollout.rollout.loop.turns import TrajectoryOver, Turns, require
 from mcp_rollout.rollout.programs.outside import OutsideCalls
 from mcp_rollout.rollout.trace.events import Mark, MarkKind
-from mcp_rollout.rollout.trace.record import StopReason, assistant_message
+from mcp_rollout.rollout.trace.record import StopReason
 from mcp_rollout.rollout.types import FinishReason, Message, Parsed, Shown
 
 
@@ -19,8 +19,7 @@ from mcp_rollout.rollout.types import FinishReason, Message, Parsed, Shown
 class Conversation:
     """What a program tells the policy."""
 
-    line: list[Message] = field(default_factory=list[Message])
-    """Its messages, which grow with the segment."""
+    messages: list[Message] = field(default_factory=list[Message])
     tools: Sequence[Mapping[str, Any]] = ()
     """OpenAI-style schemas, as the program shows them to the policy."""
     worlds: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -34,7 +33,10 @@ class _Head:
     """Where a turn ended in its conversation, with its calls."""
 
     conversation: Conversation
+    rendered: list[Message]
+    """The messages of its segment."""
     length: int
+    """How many of them there were."""
     calls: OutsideCalls
 
 
@@ -84,9 +86,9 @@ class ProgramTurns(Turns):
                     self._heads[turn].calls.settle(given, reads=False)
             ids: list[int] = []
             if not self._trace.turns:
-                self._trace.messages[:] = [dict(message) for message in conversation.line]
+                self._trace.messages[:] = [dict(message) for message in conversation.messages]
             else:
-                ids = self._context.tokens.prompt(conversation.line, conversation.tools)
+                ids = self._context.tokens.prompt(conversation.messages, conversation.tools)
                 if not conversation.is_beside:
                     self._trace.turns[-1].marks.append(Mark(kind=MarkKind.REWRITTEN, detail=why))
             self._open(conversation, ids)
@@ -123,10 +125,10 @@ class ProgramTurns(Turns):
             self._leave(returns=self._now.is_beside or conversation.is_beside)
             new = [*head.calls.settle(results), *_user(said)]
             require(new, "go_back() needs something that the policy reads")
-            base, previous = self._trace.ids_after(turn), conversation.line[: head.length]
+            base, previous = self._trace.ids_after(turn), head.rendered[: head.length]
             edit = self._context.tokens.messages(base, previous, new, conversation.tools)
             self._trace.turns[-1].marks.append(Mark(kind=MarkKind.WENT_BACK, detail=f"to turn {turn + 1}"))
-            self._open(replace(conversation, line=[*previous, *new]), edit.applied_to(base))
+            self._open(replace(conversation, messages=[*previous, *new]), edit.applied_to(base))
 
     async def aside(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int | None
@@ -228,18 +230,16 @@ class ProgramTurns(Turns):
         # A program is given the answer that a limit has cut, as by any endpoint.
         if self._trace.stop_reason is not StopReason.TOKEN_LIMIT:
             super()._sampled(parsed)
-        now.line.append(assistant_message(parsed))
         own = {str(tool["function"]["name"]) for tool in now.tools} - now.worlds.keys()
         calls = OutsideCalls(self._trace, self._session, self._context, parsed.calls, worlds=now.worlds, own=own)
-        self._heads.append(_Head(now, len(now.line), calls))
+        rendered = self._trace.rendered
+        self._heads.append(_Head(now, rendered, len(rendered), calls))
 
     def _append_pending(self) -> None:
-        messages = self._pending
         try:
             super()._append_pending()
         finally:  # it has recorded them, as the policy reads them, whatever it raises
             self._log_unwritten()
-        self._now.line.extend(messages)
 
     def _open(self, conversation: Conversation, ids: list[int]) -> None:
         """Begin a segment with this prompt, of this conversation.
@@ -248,11 +248,11 @@ class ProgramTurns(Turns):
         """
         self._now, self._pending, self._unanswered = conversation, [], False
         tools = conversation.tools
-        self._context = replace(self._context, line=conversation.line, schemas=tools, callable_schemas=tools)
+        self._context = replace(self._context, schemas=tools, callable_schemas=tools)
         self._trace.stop_reason = self.limits.reached(self._trace, freed=len(self._trace.context) - len(ids))
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
-        self._trace.open(ids)
+        self._trace.open(ids, list(conversation.messages))
 
     def _leave(self, results: Mapping[int, str] | None = None, *, returns: bool = False) -> None:
         """Record the messages that no generation reads.

@@ -142,13 +142,17 @@ class Trace(Segment):
     # Derived values, updated as the trace grows so that a turn costs no pass over the whole trace. Not serialised.
     context: Annotated[list[int], Field(exclude=True)] = field(init=False, compare=False, repr=False)
     """Ids that the next generation continues: prompt and response so far. Read-only for callers."""
+    rendered: Annotated[list[Message], Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    """The messages that these ids are."""
+    begins: Annotated[dict[int, tuple[int, int]], Field(exclude=True)] = field(init=False, compare=False, repr=False)
+    """Where a turn of theirs begins in both: in `context` and in `rendered`."""
     tool_calls: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     user_turns: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     uncounted: Annotated[int, Field(exclude=True)] = field(init=False, compare=False, repr=False)
     """Turns that count against no limit."""
 
     def __post_init__(self) -> None:
-        self.context = self.prompt_ids + self.response_ids
+        self.context, self.rendered, self.begins = self.prompt_ids + self.response_ids, [], {}
         self._exempt_numbers()
         self.tool_calls = sum(len(turn.tools) for turn in self.turns)
         self.user_turns = sum(turn.user is not None for turn in self.turns)
@@ -234,14 +238,20 @@ class Trace(Segment):
     def tool_errors(self) -> int:
         return sum(event.is_error for turn in self.turns for event in turn.tools)
 
-    def open(self, prompt_ids: list[int], *, images: int | None = None) -> None:
-        """Begin a segment with this prompt. A segment with a response is complete and moves to `earlier`."""
+    def open(self, prompt_ids: list[int], rendered: list[Message] | None = None, *, images: int | None = None) -> None:
+        """Begin a segment with this prompt. A segment with a response is complete and moves to `earlier`.
+
+        Args:
+            rendered: the messages that the prompt is; None for those of the context before.
+            images: how many of the messages' images are in it; None likewise.
+        """
         if self.response_ids:
             self.earlier.append(Segment(**{each.name: getattr(self, each.name) for each in fields(Segment)}))
         # New lists, not cleared ones: those of the segment before are in `earlier` now.
         self.prompt_ids, self.response_ids, self.loss_mask, self.logprobs, self.spans = prompt_ids, [], [], [], []
         self.images = self.images if images is None else images
-        self.context = list(prompt_ids)
+        self.context, self.begins = list(prompt_ids), {}
+        self.rendered = self.rendered if rendered is None else rendered
         self._exempt_numbers()
 
     def ids_after(self, turn: int) -> list[int]:
@@ -265,6 +275,7 @@ class Trace(Segment):
         """Append a completion, its ids exactly as sampled. Masked thinking stays in the context and out of the loss."""
         self._apply(edit)
         turn, ids = len(self.turns), edit.appended
+        self.begins[turn] = len(self.context), len(self.rendered)
         if completion.logprobs is None:
             self.has_logprobs = False
         # Zeros keep the columns aligned; `has_logprobs` says that they mean nothing.
@@ -290,7 +301,9 @@ class Trace(Segment):
                 attempts=list(completion.attempts),
             )
         )
-        self.messages.append(assistant_message(parsed))
+        message = assistant_message(parsed)
+        self.messages.append(message)
+        self.rendered.append(message)
         return self.turns[-1]
 
     def add_context(self, edit: Edit) -> None:
