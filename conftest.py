@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import settings
 
+ROOT = Path(__file__).parent
 ENDS = pytest.StashKey[float]()
 """When no further test begins, by the monotonic clock."""
+DAYS = 14
+"""In so many days each file with tests that `make test` leaves out has its turn."""
+INSTALLED = {
+    "sglang": ROOT / ".venv-sglang" / ".installed",
+    "vllm": ROOT / ".venv-vllm" / ".installed",
+    "mcp1": ROOT / ".venv-mcp1" / ".installed",
+    "mcp2": ROOT / ".venv-mcp2" / ".installed",
+    "verifiers": ROOT / ".venv-verifiers" / ".installed",
+    "servers": Path(sys.prefix) / "servers" / ".installed",
+    "programs": Path(sys.prefix) / "programs" / ".installed",
+    "model": ROOT / "outputs" / "smollm2" / "config.json",
+}
+"""What a test may need, by the target of `make` that installs it: the last file that it writes."""
 
 # The same examples on every run, and no clock: a busy machine is not a failure.
 settings.register_profile("mcp_rollout", deadline=None, derandomize=True, database=None)
@@ -24,16 +41,33 @@ settings.register_profile("fuzz", deadline=None, max_examples=10_000, print_blob
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--from-file", type=int, help="begin with the file of this number, and go round")
+    parser.addoption("--day", type=int, help="only what has its turn on this day, of what `make test` leaves out")
     parser.addoption("--minutes", type=float, help="skip what has not begun by then")
+    parser.addoption("--write-needs", type=Path, help="write what the tests need installed into this file")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Another part of the tests each day, where all of them take longer than there is."""
-    if (number := config.getoption("--from-file")) is not None:
-        files = sorted({item.path for item in items})
-        places = {file: place for place, file in enumerate(files)}
-        items.sort(key=lambda item: (places[item.path] - number) % len(files))
+    """Choose the part of a day: files by their names' hash, begun at another test in each fortnight."""
+    if (day := config.getoption("--day")) is not None:
+        chosen = [item for item in items if left_out(item) and hashed(item.path.name) % DAYS == day % DAYS]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        first = hashed(str(day // DAYS)) % max(1, len(chosen))
+        items[:] = chosen[first:] + chosen[:first]
+    if (file := config.getoption("--write-needs")) is not None:
+        file.write_text(" ".join(sorted({name for item in items for name in needs(item)})))
+
+
+def left_out(item: pytest.Item) -> bool:
+    """Whether `make test` does not run it: it is marked `full`, or the laboratory's."""
+    return item.get_closest_marker("full") is not None or item.path.is_relative_to(ROOT / "lab")
+
+
+def hashed(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def needs(item: pytest.Item) -> set[str]:
+    return {name for marker in item.iter_markers("needs") for name in marker.args}
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -44,6 +78,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.monotonic() > item.config.stash[ENDS]:
         pytest.skip("it has its turn on another day")
+    if missing := sorted(name for name in needs(item) if not INSTALLED[name].exists()):
+        pytest.skip(f"not installed: make {' '.join(missing)}")
 
 
 @pytest.fixture(scope="session")

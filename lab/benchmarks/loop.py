@@ -26,11 +26,11 @@ from lab.benchmarks.runs import print_figures
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.rollout.engines.scripted import expert_script
-from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.config import Environment, load_environment
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.environment.startup import opened_environment
 from mcp_rollout.rollout.environment.task import Origin, Task
-from mcp_rollout.rollout.evaluation.play import Job, Lengths, load_environments, play_all
+from mcp_rollout.rollout.evaluation.play import Job, Lengths, play_all
 from mcp_rollout.rollout.process import tune_collector
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.record import Trace
@@ -103,8 +103,7 @@ class Retail:
     @asynccontextmanager
     async def opened(cls, concurrency: int) -> AsyncGenerator[Retail]:
         """With its servers running, for so many trajectories at a time."""
-        (environment,) = load_environments(["retail"], None, tool_format=None)
-        environment = environment.model_copy(update={"max_sessions": concurrency + 1})
+        environment = load_environment("retail").model_copy(update={"max_sessions": concurrency + 1})
         async with opened_environment(environment) as gateway:
             yield cls(environment, gateway, *await longest_tasks(environment, gateway))
 

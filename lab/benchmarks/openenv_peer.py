@@ -3,7 +3,7 @@
     python -m lab.benchmarks.openenv_peer SESSIONS STEPS        prints the same figures as `lab.benchmarks.sessions`
     python -m lab.benchmarks.openenv_peer serve PORT
 
-`make bench-peers` sets the environment up. Imports nothing of ours but `costs` and `server_programs`.
+`make mcp1` sets the environment up. Imports nothing of ours but `costs` and `server_programs`.
 """
 
 # OpenEnv is not in the environment in which types are checked.
@@ -138,7 +138,7 @@ async def measure(server: int, port: int, sessions: int, steps: int) -> dict[str
 
 def main(sessions: int, steps: int) -> None:
     if find_spec("openenv") is None:
-        raise SystemExit(f"error: {sys.executable} has no openenv; `make bench-peers` sets up one that has")
+        raise SystemExit(f"error: {sys.executable} has no openenv; `make mcp1` sets up one that has")
     if message := missing_descriptors(sessions):
         raise SystemExit(f"error: {message}")
     with listening([sys.executable, "-m", "lab.benchmarks.openenv_peer", "serve"]) as (process, port):

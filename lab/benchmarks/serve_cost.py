@@ -1,10 +1,10 @@
 """What `mcp-rollout serve` costs: CPU time of a call through it, and calls per second beside FastMCP's proxy.
 
-    python -m lab.benchmarks.serve_cost [--calls 400] [--rounds 5] [--fastmcp .venv-fastmcp/bin/python]
+    python -m lab.benchmarks.serve_cost [--calls 400] [--rounds 5] [--fastmcp .venv-mcp2/bin/python]
 
 The server is the SDK's bare HTTP server, with a tool that does as little as a tool can. CPU time: a gateway that calls
 it directly, and one whose worlds are behind `serve`, in turns; all processes together. Calls per second: the SDK's own
-client through `serve`, through FastMCP's proxy (`make bench-peers`), and directly, in turns. Prints one JSON object.
+client through `serve`, through FastMCP's proxy (`make mcp2`), and directly, in turns. Prints one JSON object.
 """
 
 import argparse
@@ -154,7 +154,7 @@ if __name__ == "__main__":
     parser.add_argument("--fastmcp", help="FastMCP's interpreter; without it, calls per second are not compared")
     given = parser.parse_args()
     if given.fastmcp is not None and shutil.which(given.fastmcp) is None:
-        parser.error(f"{given.fastmcp} is missing; `make bench-peers` sets it up")
+        parser.error(f"{given.fastmcp} is missing; `make mcp2` sets it up")
     logging.disable(logging.WARNING)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print(json.dumps(anyio.run(measure, given.calls, given.rounds, given.fastmcp)))

@@ -31,7 +31,7 @@ NAMES = {
     OPENENV: "OpenEnv's client and server",
 }
 SIZES = (512, 2048)
-_OPENENV_PYTHON = Path(".venv-openenv/bin/python")
+_OPENENV_PYTHON = Path(".venv-mcp1/bin/python")
 
 
 def bench_sessions(
@@ -40,7 +40,7 @@ def bench_sessions(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each cell; medians are reported.")] = 1,
     over: Annotated[list[str] | None, typer.Option(help=f"Once for each of {', '.join(ROWS)}; default: all.")] = None,
     openenv: Annotated[
-        Path, typer.Option(help="Python of the environment with openenv (make bench-peers).")
+        Path, typer.Option(help="Python of the environment with openenv (make mcp1).")
     ] = _OPENENV_PYTHON,
     as_json: AsJson = False,
 ) -> int:
@@ -50,7 +50,7 @@ def bench_sessions(
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: not one of {', '.join(ROWS)}", param_hint="--over")
     wanted = [row for row in rows if row != OPENENV or openenv.is_file()]
     if len(wanted) < len(rows):
-        missing = f"{openenv} is missing; `make bench-peers` sets it up"
+        missing = f"{openenv} is missing; `make mcp1` sets it up"
         if over:
             raise typer.BadParameter(missing, param_hint="--openenv")
         sys.stderr.write(f"without OpenEnv: {missing}\n")

@@ -46,7 +46,6 @@ def write_environments(directory: Path) -> Path:
     The customer's only message is in the prompt, and the task, its world and its score are the same.
     """
     # Not above: a trainer's workers load this file by its path.
-    from lab.worlds import WORLDS
     from lab.worlds.copies import raw_environment
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -54,8 +53,7 @@ def write_environments(directory: Path) -> Path:
         "use": "mcp_rollout.rollout.programs.program:Function",
         "with": {"use": f"{__file__}:{serve_customer.__name__}"},
     }
-    for file in sorted(WORLDS.glob("retail_*.yaml")):
-        found = raw_environment(file.stem)
-        del found["user"], found["servers"]["customer"], found["limits"]["user_turns"]
-        (directory / file.name).write_text(yaml.safe_dump(found | {"agent": agent}), encoding="utf-8")
+    found = raw_environment("shop")
+    del found["user"], found["servers"]["customer"], found["limits"]["user_turns"]
+    (directory / "shop.yaml").write_text(yaml.safe_dump(found | {"agent": agent}), encoding="utf-8")
     return directory

@@ -2,7 +2,7 @@
 
     python -m lab.demo.with_areal [--seed 0] [--steps 30] [--model HOME] [--only learning|control] [--out DIR]
 
-Needs the environment of `make areal`. The warm-up is that of `python -m lab.demo --tasks state`; `--model` takes the
+Needs the environment of `make sglang`. The warm-up is that of `python -m lab.demo --tasks state`; `--model` takes the
 directory of an earlier run instead.
 """
 

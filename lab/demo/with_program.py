@@ -2,7 +2,7 @@
 
     python -m lab.demo.with_program [--seeds 0 1] [--steps 10] [--out outputs/demo-program]
 
-For each seed a warm-up, a training and a control with a learning rate of zero; then a table. Needs `make clients`.
+For each seed a warm-up, a training and a control with a learning rate of zero; then a table. Needs `make mcp2`.
 Tasks and settings are those of `python -m lab.demo --tasks state`, but for the number of steps and the customer, whose
 only message is in the prompt. Each part is kept: the same command goes on where it was interrupted.
 """
@@ -37,7 +37,7 @@ LEARNING_RATES = {"learning": Experiment.learning_rate, "control": 0.0}
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     if not LIBRARY.is_dir():
-        raise SystemExit(f"error: {LIBRARY} is missing: run `make clients`")
+        raise SystemExit(f"error: {LIBRARY} is missing: run `make mcp2`")
     end_on_sigterm()
     os.chdir(ROOT)
     home = given.out.absolute()

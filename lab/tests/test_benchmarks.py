@@ -192,9 +192,9 @@ def test_openenv_is_left_out_where_its_environment_is_missing(tmp_path: Path) ->
     absent = ["--openenv", str(tmp_path / "python"), "--json"]
     status, output, errors = run(*ONE, *absent)
     assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process", "stdio", "http", "http_sdk"]
-    assert status == 0 and "without OpenEnv" in errors and "make bench-peers" in errors
+    assert status == 0 and "without OpenEnv" in errors and "make mcp1" in errors
     status, output, errors = run(*ONE, "--over", "in_process", "--over", "openenv", *absent)
-    assert status == 2 and not output and "make bench-peers" in errors.replace("make bench- peers", "make bench-peers")
+    assert status == 2 and not output and "make mcp1" in errors
 
 
 @pytest.mark.full
@@ -208,7 +208,7 @@ def test_a_python_without_openenv_is_named_and_what_was_measured_is_printed() ->
     over = ["--over", "in_process", "--over", "openenv"]
     status, output, errors = run(*ONE, *over, "--openenv", sys.executable, "--json")
     assert [cell["over"] for cell in json.loads(output)["cells"]] == ["in_process"]
-    assert status == 1 and "has no openenv; `make bench-peers`" in errors and "Traceback" not in errors
+    assert status == 1 and "has no openenv; `make mcp1`" in errors and "Traceback" not in errors
 
 
 def test_a_row_that_is_asked_for_twice_is_measured_once_and_no_table_is_printed_without_figures() -> None:

@@ -58,15 +58,15 @@ def test_training_validation_and_test_share_no_number() -> None:
 
 
 def test_the_desk_rewards_its_expert_and_neither_chance_nor_silence(tmp_path: Path) -> None:
-    def played(engine: str, *names: str) -> Any:
-        files = [ROOT / "lab" / "worlds" / "desk" / f"{name}.yaml" for name in names]
-        done = mcp_rollout("run", *files, "--engine", engine, "-n", "30", "--out", tmp_path / engine, "--json")
+    def played(engine: str, *slices: str) -> Any:
+        desks = [ROOT / "lab" / "worlds" / f"desk.yaml:slice={name}" for name in slices]
+        done = mcp_rollout("run", *desks, "--engine", engine, "-n", "30", "--out", tmp_path / engine, "--json")
         assert done.status == 0, done.out + done.err
         return done.json
 
-    expert = played("expert", "desk", "desk_validation", "desk_half", "desk_blind", "desk_form")
+    expert = played("expert", "fitting", "validation", "half", "blind", "form")
     assert (expert["failed"], expert["reward_mean"]) == (0, 1.0)
-    assert played("random", "desk")["reward_mean"] <= 0.1
+    assert played("random", "fitting")["reward_mean"] <= 0.1
 
 
 def test_a_warm_ups_expert_is_right_as_often_as_its_name_says() -> None:
@@ -203,7 +203,7 @@ def test_an_interval_over_three_seeds_is_students() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="needs `make model`")
+@pytest.mark.needs("model")
 @pytest.mark.usefixtures("imported_verl")
 def test_the_converted_model_ends_its_turns_and_speaks_english(tmp_path: Path) -> None:
     import torch
@@ -221,7 +221,7 @@ def test_the_converted_model_ends_its_turns_and_speaks_english(tmp_path: Path) -
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="needs `make model`")
+@pytest.mark.needs("model")
 @pytest.mark.parametrize("case", ["tree", "drop_previous", "thinking masked"])
 def test_trajectories_with_its_tokenizer_are_what_the_engine_logged(case: str, tmp_path: Path) -> None:
     """A short part of `python -m lab.benchmarks.token_audit`, which fails where a position differs."""
@@ -237,7 +237,7 @@ def test_trajectories_with_its_tokenizer_are_what_the_engine_logged(case: str, t
 @pytest.mark.full
 @pytest.mark.verl
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="needs `make model`")
+@pytest.mark.needs("model")
 def test_the_model_raw_warmed_up_and_trained_is_one_command_that_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lab.pretrained", "--smoke", "--only", "half-seed1"]
     command += ["--out", tmp_path]

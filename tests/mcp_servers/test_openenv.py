@@ -29,12 +29,12 @@ from mcp_rollout.rollout.trace.record import StopReason
 from mcp_rollout.rollout.types import Call
 
 ROOT = Path(__file__).parents[2]
-PYTHON = Path(os.environ.get("OPENENV_VENV") or ROOT / ".venv-openenv") / "bin" / "python"
+PYTHON = ROOT / ".venv-mcp1" / "bin" / "python"
 SERVERS = Path(__file__).parents[1] / "support" / "openenv_servers.py"
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.full,
-    pytest.mark.skipif(not PYTHON.exists(), reason="`make worlds` installs OpenEnv"),
+    pytest.mark.needs("mcp1"),
 ]
 
 

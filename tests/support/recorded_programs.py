@@ -1,7 +1,7 @@
 """Conversations of real programs, recorded as the requests that they sent, and sent again in their order.
 
 `python tests/support/recorded_programs.py NAME` plays the unchanged program and writes its requests into
-`tests/third_party/programs/cassettes/NAME.jsonl`; `make programs` and `make clients` install the programs.
+`tests/third_party/programs/cassettes/NAME.jsonl`; `make programs` installs the programs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import httpx2
 
 ROOT = Path(__file__).parents[2]
 CASSETTES = ROOT / "tests" / "third_party" / "programs" / "cassettes"
-NODE = ROOT / ".venv-programs" / "node_modules" / ".bin"
-CLIENTS = ROOT / ".venv-clients"
+NODE = Path(sys.prefix) / "programs" / "node_modules" / ".bin"
 DRIVERS = ROOT / "tests" / "third_party" / "clients"
 _SENT = ("accept", "content-type", "mcp-protocol-version", "mcp-method", "mcp-name")
 OPENCODE = {
@@ -47,17 +46,17 @@ OPENCODE = {
 
 
 def driver(python: str, name: str, *more: str) -> dict[str, Any]:
-    command = [str(CLIENTS / python / "bin" / "python"), str(DRIVERS / name), "${model.url}", "${mcp.url}", *more]
-    return {"command": [*command, "${prompt}"]}
+    program = [f"{ROOT}/.venv-{python}/bin/python", str(DRIVERS / name)]
+    return {"command": [*program, "${model.url}", "${mcp.url}", *more, "${prompt}"]}
 
 
 PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai_agents_chat": ("", driver("mcp2", "openai_agents_program.py", "chat", "whole")),
     "openai_agents_chat_streamed": ("", driver("mcp2", "openai_agents_program.py", "chat", "streamed")),
     "openai_agents_responses": ("", driver("mcp2", "openai_agents_program.py", "responses", "streamed")),
-    "pydantic_ai_messages": ("", driver("programs", "pydantic_ai_program.py", "messages")),
-    "pydantic_ai_chat": ("", driver("programs", "pydantic_ai_program.py", "chat")),
-    "langchain": ("", driver("programs", "langchain_program.py")),
+    "pydantic_ai_messages": ("", driver("mcp1", "pydantic_ai_program.py", "messages")),
+    "pydantic_ai_chat": ("", driver("mcp1", "pydantic_ai_program.py", "chat")),
+    "langchain": ("", driver("mcp1", "langchain_program.py")),
     "codex": ("mcp__world__", {"preset": "codex"}),
     "claude_code": ("mcp__world__", {"preset": "claude_code"}),
     "opencode": (

@@ -13,7 +13,7 @@ from engine_server import ROOT, running
 
 SGLANG_PYTHON = ROOT / ".venv-sglang" / "bin" / "python"
 
-needs_sglang = pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="SGLang is not installed: make sglang")
+needs_sglang = pytest.mark.needs("sglang")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from engine_server import ROOT, running
 VLLM = ROOT / ".venv-vllm" / "bin" / "vllm"
 _PROMPT = re.compile(r"Request (\S+) details: .*?prompt_token_ids: \[([\d, ]*)\]")
 
-needs_vllm = pytest.mark.skipif(not VLLM.exists(), reason="vLLM is not installed: make vllm")
+needs_vllm = pytest.mark.needs("vllm")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from served import served
+from third_party import apart, npm
 
 from mcp_rollout import GatewayConfig
 
@@ -16,7 +18,6 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("clients")
 MINI = ROOT / "tests" / "gateway" / "mini_server.py"
-INSTALLED = ROOT / ".venv-clients"
 CLIENTS = {"fastmcp": "mcp2", "openai_agents": "mcp2", "langchain": "mcp1"}
 
 
@@ -34,10 +35,24 @@ async def played(python: Path, name: str, url: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.needs("mcp1", "mcp2")
 async def test_unchanged_clients_keep_state_at_an_address() -> None:
-    assert INSTALLED.is_dir(), f"{INSTALLED} is missing: run `make clients`"
     async with served(servers()) as running:
         await played(Path(sys.executable), "sdk", running.url)
         for name, generation in CLIENTS.items():
-            await played(INSTALLED / generation / "bin" / "python", name, running.url)
+            await played(ROOT / f".venv-{generation}" / "bin" / "python", name, running.url)
         assert running.leases == 2 + 2 * len(CLIENTS)
+
+
+@pytest.mark.full
+@pytest.mark.needs("verifiers")
+async def test_verifiers_plays_64_worlds_of_a_stdio_server_that_keeps_state(tmp_path: Path) -> None:
+    memory = npm("server-memory", env={"NODE_COMPILE_CACHE": str(tmp_path / "compiled")})
+    entry = apart(memory, tmp_path, before='export MEMORY_FILE_PATH="$PWD/memory.jsonl"')
+    python, program = ROOT / ".venv-verifiers" / "bin" / "python", PROGRAMS / "verifiers_client.py"
+    async with served(GatewayConfig.model_validate({"servers": {"memory": entry}})) as running:
+        argv = [str(python), str(program), running.url, "64"]
+        played = await anyio.run_process(argv, stderr=subprocess.STDOUT, check=False)
+        read = json.loads(played.stdout.decode().splitlines()[-1])
+        assert len(read) == 64 and all(names == [rollout] for rollout, names in read.items())
+        assert running.leases == 0

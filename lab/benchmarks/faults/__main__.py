@@ -3,7 +3,7 @@
     python -m lab.benchmarks.faults [--client NAME ...] [--fault NAME ...] [--page docs/reliability.md] [--json FILE]
 
 Each cell is one client with its defaults or its best settings, one fault, and a server of its own. A client whose
-environment is missing is left out, and the table says so (`make bench-peers`). Exits with 1 where a run without
+environment is missing is left out, and the table says so (`make mcp1 mcp2 verifiers`). Exits with 1 where a run without
 faults was not clean: then the other figures say nothing.
 """
 
@@ -28,8 +28,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=3, help="cells at a time; most of them wait")
     parser.add_argument("--page", type=Path, help="write the tables into this page")
     parser.add_argument("--json", type=Path, help="write all figures, with what was lost and why")
-    for name in ("fastmcp", "verifiers", "openenv"):
-        parser.add_argument(f"--{name}", default=f".venv-{name}/bin/python", help="the peer's interpreter")
+    for name, environment in (("fastmcp", "mcp2"), ("verifiers", "verifiers"), ("openenv", "mcp1")):
+        parser.add_argument(f"--{name}", default=f".venv-{environment}/bin/python", help="the peer's interpreter")
     given = parser.parse_args()
     known = clients(*(str(Path(path).absolute()) for path in (given.fastmcp, given.verifiers, given.openenv)))
     if unknown := set(given.client or ()) - set(known):

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.benchmarks.faults.judge import Figures
 from lab.benchmarks.faults.plan import Fault
 
-BEGIN, END = "<!-- written by make bench-faults -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- written by lab.benchmarks.faults -->\n", "<!-- end -->\n"
 COLUMNS: Mapping[str, Callable[[Figures], int]] = {
     "silently wrong": lambda found: found.silent,
     "ran twice": lambda found: found.twice,

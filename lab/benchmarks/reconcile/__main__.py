@@ -20,7 +20,7 @@ from lab.benchmarks.reconcile.drive import Settings, play
 from lab.benchmarks.reconcile.plan import LANES, Storm
 from lab.benchmarks.reconcile.reconcile import Found, reconcile
 
-MARKS = ("<!-- written by make reliability -->\n", "<!-- end of make reliability -->\n")
+MARKS = ("<!-- written by lab.benchmarks.reconcile -->\n", "<!-- end of lab.benchmarks.reconcile -->\n")
 
 
 def main() -> int:

@@ -28,24 +28,22 @@ from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.store import read_traces
 
 ROOT = Path(__file__).parents[3]
-_ENVIRONMENTS = ("retail_any", "retail_fitting")
 _POLL_S = 1.0
 _BEGINNINGS = 8
 """About every third one ends in the preflight."""
 
 
-def write_environments(folder: Path, seed: str, share: float) -> None:
-    """The demo's environments, each world with processes of its own that break."""
+def write_environment(folder: Path, seed: str, share: float) -> None:
+    """The demo's environment, each world with processes of its own that break."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _ENVIRONMENTS:
-        found = raw_environment(name)
-        for server, entry in found["servers"].items():
-            _, module, *more = entry["args"]
-            script = str(Path(__file__).with_name("faulty_server.py"))
-            args = [script, f"{seed}/{server}", str(share if name == "retail_fitting" else 0), module, *more]
-            entry |= {"args": args, "scope": "process", "start": "fork"}
-        found["limits"]["attempts"] = 1
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(found))
+    found = raw_environment("shop")
+    for server, entry in found["servers"].items():
+        _, module, *more = entry["args"]
+        script = str(Path(__file__).with_name("faulty_server.py"))
+        args = [script, f"{seed}/{server}", str(share), module, *more]
+        entry |= {"args": args, "scope": "process", "start": "fork"}
+    found["limits"]["attempts"] = 1
+    (folder / "shop.yaml").write_text(yaml.safe_dump(found))
 
 
 def kill_a_worker(home: Path, after: int) -> None:
@@ -71,7 +69,7 @@ def main() -> int:
     os.chdir(ROOT)
     home, environments = given.out / time.strftime("%Y%m%d-%H%M%S"), given.out / "environments"
     home.mkdir(parents=True)
-    write_environments(environments, given.faults, given.share)
+    write_environment(environments, given.faults, given.share)
     collect(home, STATE)
     prepare_model(home, given.seed, STATE.warm_up)
     threading.Thread(target=kill_a_worker, args=(home, given.steps // 2), daemon=True).start()

@@ -1,7 +1,7 @@
 """What the tests of AReaL's adapter share.
 
-Those that import AReaL need its own environment (`make areal`), and are left out elsewhere; the others are left out
-there, so that `make test-full` can run this directory in both.
+Those that import AReaL need its own environment (`make sglang`), and are left out elsewhere; the others are left out
+there, so that `test_in_its_environment.py` can run this directory there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 IMPORT_AREAL = ["test_agreement.py", "test_areal_preflight.py", "test_command_line.py", "test_packed.py"]
 IMPORT_AREAL += ["test_workflow.py"]
 OTHERS = ["test_areal_training.py", "test_groups.py", "test_learning.py", "test_samples.py"]
-OTHERS += ["test_ranks.py", "test_single_controller.py", "test_stopping.py"]
+OTHERS += ["test_in_its_environment.py", "test_ranks.py", "test_single_controller.py", "test_stopping.py"]
 collect_ignore_glob = OTHERS if importlib.util.find_spec("areal") else IMPORT_AREAL
 
 

@@ -82,7 +82,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A directory with the environment, its rows and its lock."""
     directory = tmp_path / "environments"
     directory.mkdir()
-    raw = raw_environment("retail_fitting")
+    raw = raw_environment("shop", slice="fitting")
     (directory / "shop.yaml").write_text(yaml.safe_dump(raw | VARIANTS[request.param]))
     data = ["data", "shop", "--environments-dir", str(directory), "-n", str(ROWS), "-o", str(tmp_path / "rows.parquet")]
     commands(data, ["tool-config", str(directory / "shop.yaml"), "-o", str(tmp_path / "lock.yaml")])

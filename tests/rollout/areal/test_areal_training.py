@@ -1,4 +1,4 @@
-"""AReaL's own trainer and executor train on this CPU over `retail_fitting`; its samples against SGLang's own log."""
+"""AReaL's own trainer and executor train on this CPU over a shop; its samples against SGLang's own log."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def command(*arguments: object) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Rows and lock of `retail_fitting`, and a model that has learnt one of its conversations by heart."""
+    """Rows and lock of `shop:slice=fitting`, and a model that has learnt one of its conversations by heart."""
     home = tmp_path_factory.mktemp("shop")
-    fitting = WORLDS / "retail_fitting.yaml"
+    fitting = WORLDS / "shop.yaml:slice=fitting"
     command("data", fitting, "--split", "train", "-n", ROWS * STEPS, "-o", home / "rows.parquet")
     command("tool-config", fitting, "-o", home / "lock.yaml")
     command("run", fitting, "--engine", "expert", "--split", "train", "-n", 1, "--out", home / "expert")
@@ -173,7 +173,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two steps whose trajectories a program plays, in a process for each."""
     home = tmp_path_factory.mktemp("program")
     (home / "environments").mkdir()
-    raw = raw_environment("retail_fitting")
+    raw = raw_environment("shop", slice="fitting")
     limits = {"assistant_turns": 4, "parallel_calls": 1, "wall_clock_s": 900}
     written = raw | {"agent": plain_program(), "user": None, "limits": limits}
     (home / "environments" / "shop.yaml").write_text(yaml.safe_dump(written))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import told
-from recorded_programs import CASSETTES, CLIENTS, NODE, PROGRAMS, RETRY, agent, cutting, requests, script
+from recorded_programs import CASSETTES, NODE, PROGRAMS, RETRY, agent, cutting, requests, script
 from told import Engine, played
 
 from mcp_rollout.rollout.loop.limits import Limits
@@ -66,13 +66,12 @@ def test_a_preset_leaves_no_date_but_its_own_in_what_its_program_sends(name: str
 
 
 @pytest.mark.full
+@pytest.mark.needs("programs")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 async def test_a_live_program_is_exact_over_a_long_conversation_whatever_is_cut_and_malformed(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    missing = [each for each in (NODE, CLIENTS) if not each.is_dir()]
-    assert not missing, f"{missing} are missing: run `make programs clients`"
     monkeypatch.setenv("PATH", f"{NODE}:{os.environ['PATH']}")
     engine = Engine(script(name, TURNS), asides=("A title",))
     repair = cutting(every=5) if name in RETRY else lambda: None
@@ -103,6 +102,7 @@ class Compacting(Engine):
 
 
 @pytest.mark.full
+@pytest.mark.needs("programs")
 @pytest.mark.timeout(900)
 async def test_a_live_program_summarises_before_the_models_context_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,15 +20,13 @@ from agent_training import (
     train_agents,
 )
 
-pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.verl, pytest.mark.full, pytest.mark.timeout(2400), pytest.mark.needs("programs")]
 
 PROGRAMS = ("openai_agents_chat", "codex", "claude_code")
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    missing = [each for each in (recorded_programs.NODE, recorded_programs.CLIENTS) if not each.is_dir()]
-    assert not missing, f"{missing} are missing: run `make programs clients`"
     home = tmp_path_factory.mktemp(request.param)
     path = f"{recorded_programs.NODE}:{os.environ['PATH']}"
 
