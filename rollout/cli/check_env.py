@@ -10,15 +10,8 @@ from rich.text import Text
 
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.cli.live import shown_steps
-from mcp_rollout.rollout.cli.options import (
-    AsJson,
-    EnvironmentName,
-    EnvironmentsDir,
-    TasksFile,
-    load_with_tasks,
-    plain_table,
-    print_json,
-)
+from mcp_rollout.rollout.cli.option_models import with_option_models
+from mcp_rollout.rollout.cli.options import AsJson, EnvironmentName, TaskSource, plain_table, print_json
 from mcp_rollout.rollout.cli.output import Console
 from mcp_rollout.rollout.contract import Options, Outcome, Report, check_environment
 from mcp_rollout.rollout.environment.config import Environment
@@ -35,9 +28,10 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_option_models
 def check_env(
     environment: EnvironmentName,
-    tasks_file: TasksFile = None,
+    source: TaskSource,
     tasks: Annotated[int, typer.Option("-n", min=1, help="How many test tasks are played.")] = 3,
     task: Annotated[str | None, typer.Option(help="Play this task, where the environment lists none.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed of --task; 0 by default.")] = None,
@@ -54,12 +48,11 @@ def check_env(
         ),
     ] = False,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Examine whether an environment keeps the harness contract. Exit status 1 where a clause fails."""
     if seed is not None and task is None:
         raise ConfigError("a seed without a task", key="--seed", remedy="add --task, or leave both out")
-    loaded = load_with_tasks(environment, environments_dir, tasks_file)
+    loaded = source.load(environment)
     build_agent(loaded)
     check_reward(loaded)
     if program:

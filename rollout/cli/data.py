@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -15,12 +16,11 @@ from rich.text import Text
 
 from mcp_rollout.gateway.catalogue.tool_config import LockEntry, read_lock
 from mcp_rollout.gateway.errors import ConfigError, Faults, GatewayError, faults_of
+from mcp_rollout.rollout.cli.option_models import with_option_models
 from mcp_rollout.rollout.cli.options import (
     AsJson,
     ChatTemplateFile,
-    EnvironmentsDir,
-    TasksFile,
-    load_with_tasks,
+    TaskSource,
     plain_table,
     print_json,
     print_result,
@@ -58,15 +58,62 @@ MOST_SHOWN = 20
 _ELSEWHERE = "--environments-dir names the directory of its file"
 
 app = typer.Typer(add_completion=False)
+Measure = Callable[[Sequence[Row], Schemas], list[ConfigError]]
+"""Finds the prompts that are too long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowCheck:
+    """What rows are held against."""
+
+    tool_config: Annotated[Path | None, typer.Option(help="--check: the lock to compare with.")] = None
+    tokenizer: Annotated[str | None, typer.Option(metavar="MODEL", help="--check: whose prompts are measured.")] = None
+    chat_template: ChatTemplateFile = None
+    max_prompt_length: Annotated[
+        int | None, typer.Option(min=1, help="--check: how long a prompt may be, in tokens.")
+    ] = None
+    agent_loops: Annotated[
+        Path | None, typer.Option(help="--check: agent loops of your own, verl's agent_loop_config_path.")
+    ] = None
+
+    def agents(self) -> set[str]:
+        """The agents that rows may name."""
+        return {AGENT, STOCK_AGENT, *VERL_AGENTS, *(read_agent_loops(self.agent_loops) if self.agent_loops else ())}
+
+    def measure(self) -> Measure | None:
+        """Load what measures prompts; None where they are not measured."""
+        limit = self.max_prompt_length
+        if (limit is None) is not (self.tokenizer is None):
+            key = "--max-prompt-length" if limit is None else "--tokenizer"
+            raise ConfigError("lengths need both", key=key, remedy="give --tokenizer MODEL and --max-prompt-length N")
+        text = template_text(self.tokenizer, self.chat_template)
+        if self.tokenizer is None or limit is None:
+            return None
+        template = ChatTemplate(self.tokenizer, chat_template=text)
+
+        def length(task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
+            return template.count_prompt(task.prompt, tools)
+
+        def measure(rows: Sequence[Row], schemas: Schemas) -> list[ConfigError]:
+            first, faults = rows[0].task, Faults()
+            with faults.collected():
+                shown = first.shown(schemas)
+                check_tools_rendered(lambda tools: template.render(first.prompt, tools), shown, key="--chat-template")
+            return faults + prompt_lengths(rows, schemas, length, limit=limit)[1]
+
+        return measure
 
 
 @app.command()
+@with_option_models
 def data(
     environment: Annotated[
         str | None, typer.Argument(help="The environment: its YAML file or its name; none with --check.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The parquet file to write.")] = None,
-    tasks_file: TasksFile = None,
+    *,
+    source: TaskSource,
+    row_check: RowCheck,
     split: Annotated[str | None, typer.Option(help="train, test or all; by default train, of --tasks all.")] = None,
     rows: Annotated[int | None, typer.Option("-n", min=1, help="How many rows; all tasks by default.")] = None,
     tools: Annotated[
@@ -74,17 +121,7 @@ def data(
     ] = None,
     agent: Annotated[str, typer.Option(help="verl's agent_name of the rows.")] = AGENT,
     check: Annotated[Path | None, typer.Option(help="Examine this parquet file, and write none.")] = None,
-    tool_config: Annotated[Path | None, typer.Option(help="--check: the lock to compare with.")] = None,
-    tokenizer: Annotated[str | None, typer.Option(metavar="MODEL", help="--check: whose prompts are measured.")] = None,
-    chat_template: ChatTemplateFile = None,
-    max_prompt_length: Annotated[
-        int | None, typer.Option(min=1, help="--check: how long a prompt may be, in tokens.")
-    ] = None,
-    agent_loops: Annotated[
-        Path | None, typer.Option(help="--check: agent loops of your own, verl's agent_loop_config_path.")
-    ] = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Write an environment's tasks as rows for verl, or examine rows before a run.
 
@@ -95,15 +132,13 @@ def data(
             raise ConfigError(
                 "examines a file and writes none", key="--check", remedy="give one file, without ENVIRONMENT and -o"
             )
-        measure = _measure(tokenizer, chat_template, max_prompt_length)
-        agents = {AGENT, STOCK_AGENT, *VERL_AGENTS, *(read_agent_loops(agent_loops) if agent_loops else ())}
-        return _check(check, environments_dir, tool_config, measure, agents, as_json=as_json)
+        return _check(check, row_check, source.environments_dir, as_json=as_json)
     if environment is None or output is None:
         missing = "ENVIRONMENT" if environment is None else "-o"
         raise ConfigError("is not given", key=missing, remedy="mcp-rollout data ENVIRONMENT -o FILE, or --check FILE")
     check_suffix(output)
-    loaded = load_with_tasks(environment, environments_dir, tasks_file)
-    split = split or ("train" if tasks_file is None else ALL)
+    loaded = source.load(environment)
+    split = source.split(split, default="train")
     selected = None if tools is None else tuple(name.strip() for name in tools.split(","))
     tasks = anyio.run(_tasks, loaded, split, rows, selected)
     write_parquet(output, tasks, split=split, agent=agent)
@@ -129,42 +164,8 @@ async def _tasks(environment: Environment, split: str, rows: int | None, tools: 
     return tasks
 
 
-Measure = Callable[[Sequence[Row], Schemas], list[ConfigError]]
-"""Finds the prompts that are too long."""
-
-
-def _measure(tokenizer: str | None, chat_template: Path | None, max_prompt_length: int | None) -> Measure | None:
-    """Load what measures prompts; None where they are not measured."""
-    if (max_prompt_length is None) is not (tokenizer is None):
-        key = "--max-prompt-length" if max_prompt_length is None else "--tokenizer"
-        raise ConfigError("lengths need both", key=key, remedy="give --tokenizer MODEL and --max-prompt-length N")
-    text = template_text(tokenizer, chat_template)
-    if tokenizer is None or max_prompt_length is None:
-        return None
-    template = ChatTemplate(tokenizer, chat_template=text)
-
-    def length(task: Task, tools: Sequence[Mapping[str, Any]]) -> int:
-        return template.count_prompt(task.prompt, tools)
-
-    def measure(rows: Sequence[Row], schemas: Schemas) -> list[ConfigError]:
-        first, faults = rows[0].task, Faults()
-        with faults.collected():
-            shown = first.shown(schemas)
-            check_tools_rendered(lambda tools: template.render(first.prompt, tools), shown, key="--chat-template")
-        return faults + prompt_lengths(rows, schemas, length, limit=max_prompt_length)[1]
-
-    return measure
-
-
-def _check(
-    file: Path,
-    environments_dir: Path | None,
-    tool_config: Path | None,
-    measure: Measure | None,
-    agents: Collection[str],
-    *,
-    as_json: bool,
-) -> int:
+def _check(file: Path, row_check: RowCheck, environments_dir: Path | None, *, as_json: bool) -> int:
+    measure, agents, tool_config = row_check.measure(), row_check.agents(), row_check.tool_config
     lock = read_lock(tool_config) if tool_config else []
     rows, problems = read_task_rows(file, agents=(AGENT, STOCK_AGENT))
     remedy = "--agent-loops names the file that registers your own"

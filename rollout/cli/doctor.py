@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +13,14 @@ import typer
 
 from mcp_rollout.gateway.errors import ConfigError, faults_of
 from mcp_rollout.rollout.cli.doctor_table import print_reports
+from mcp_rollout.rollout.cli.option_models import with_option_models
 from mcp_rollout.rollout.cli.options import (
     INTERRUPTED,
     AsJson,
-    ChatTemplateFile,
+    Counting,
     EnvironmentsDir,
     File,
     Target,
-    Tokenizer,
-    load_counter,
     load_target,
     print_json,
 )
@@ -38,33 +37,35 @@ UNFIT, UNKNOWN = 1, 3
 app = typer.Typer(add_completion=False)
 
 
-Calls = Annotated[
-    list[str] | None, typer.Option("--call", metavar="[SERVER/]TOOL=JSON", help="A call that probes may make.")
-]
-AllowWrites = Annotated[
-    bool, typer.Option("--allow-writes", hidden=True, help="Has no effect: --writes-to names what may be written to.")
-]
-WritesTo = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATH|ADDRESS", help="Probes may write to this path, url or host:port; without, to copies alone."
-    ),
-]
-AllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", help="Probes may call tools that reach the network or other processes.")
-]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probes:
+    """What probes may call, and may write to."""
+
+    call: Annotated[
+        list[str] | None, typer.Option(metavar="[SERVER/]TOOL=JSON", help="A call that probes may make.")
+    ] = None
+    writes_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH|ADDRESS", help="Probes may write to this path, url or host:port; without, to copies alone."
+        ),
+    ] = None
+    allow_outside: Annotated[
+        bool, typer.Option("--allow-outside", help="Probes may call tools that reach the network or other processes.")
+    ] = False
+
+    @property
+    def options(self) -> Options:
+        return Options(writes_to=tuple(self.writes_to or ()), allow_outside=self.allow_outside)
 
 
 @app.command()
+@with_option_models
 def doctor(
     file: File,
+    counting: Counting,
+    probes: Probes,
     server: Annotated[list[str] | None, typer.Option(help="Examine this server only; may be repeated.")] = None,
-    tokenizer: Tokenizer = None,
-    chat_template: ChatTemplateFile = None,
-    call: Calls = None,
-    allow_writes: AllowWrites = False,
-    writes_to: WritesTo = None,
-    allow_outside: AllowOutside = False,
     fix: Annotated[
         Path | None,
         typer.Option(metavar="COPY", help="Write a copy of FILE with scopes, ${lease.dir} and timeouts as found."),
@@ -79,14 +80,9 @@ def doctor(
     status 0 where all can, 1 where one cannot, 3 where the probes could not find out; the report then lists the options
     to add.
     """
-    options = Options(
-        writes_to=tuple(writes_to or ()),
-        allow_outside=allow_outside,
-        counter=load_counter(tokenizer, chat_template),
-        at_a_time=at_a_time,
-    )
+    options = replace(probes.options, counter=counting.template(), at_a_time=at_a_time)
     target = load_target(file, environments_dir, all_valid=False)
-    reports, interrupted = reported(target, options, servers=server, calls=call, fix=fix, as_json=as_json)
+    reports, interrupted = reported(target, options, servers=server, calls=probes.call, fix=fix, as_json=as_json)
     fit = fitness(reports)
     if interrupted:
         return INTERRUPTED

@@ -14,10 +14,10 @@ from mcp_rollout.gateway.catalogue.names import policy_tools
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.types import ToolDefinition
-from mcp_rollout.rollout.cli.doctor import AllowOutside, AllowWrites, Calls, WritesTo, fitness, reported
+from mcp_rollout.rollout.cli.doctor import Probes, fitness, reported
 from mcp_rollout.rollout.cli.new_directory import new_directory
+from mcp_rollout.rollout.cli.option_models import with_option_models
 from mcp_rollout.rollout.cli.options import Target, load_target
-from mcp_rollout.rollout.doctor.examination import Options
 from mcp_rollout.rollout.doctor.fix import write_fixed
 from mcp_rollout.rollout.doctor.report import Verdict
 from mcp_rollout.rollout.doctor.throwaway import PREFIX, on_copies
@@ -86,15 +86,13 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_option_models
 def init(
     servers: Annotated[Path, typer.Argument(metavar="SERVERS", help="Your mcpServers file.")],
+    probes: Probes,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The directory to make; its name is the environment's.")
     ] = None,
-    call: Calls = None,
-    allow_writes: AllowWrites = False,
-    writes_to: WritesTo = None,
-    allow_outside: AllowOutside = False,
 ) -> int:
     """Examine servers and write an environment with them, three tasks and a reward.
 
@@ -107,8 +105,7 @@ def init(
     target = load_target(str(servers), None, all_valid=False)
     if target.environment is not None:
         raise ConfigError("is an environment already", file=servers, key="SERVERS", remedy="give an mcpServers file")
-    options = Options(writes_to=tuple(writes_to or ()), allow_outside=allow_outside)
-    reports, interrupted = reported(target, options, calls=call)
+    reports, interrupted = reported(target, probes.options, calls=probes.call)
     if interrupted:
         raise KeyboardInterrupt
     name = out.resolve().name

@@ -74,7 +74,7 @@ def _check(name: str) -> None:
 
 
 def _write(name: str, directory: Path) -> list[str]:
-    template = files("mcp_servers") / "template"
+    template = files("mcp_rollout.mcp_servers") / "template"
     written: list[str] = []
     for source, pattern in _FILES.items():
         text = (template / source).read_text(encoding="utf-8")

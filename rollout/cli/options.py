@@ -18,13 +18,11 @@ from mcp_rollout.gateway.config.servers_file import read_servers
 from mcp_rollout.gateway.errors import ConfigError, raise_all
 from mcp_rollout.rollout.cli.output import Console, json_visible
 from mcp_rollout.rollout.environment.config import Environment, environment_file, load_environment
+from mcp_rollout.rollout.environment.harness import ALL
 from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]
 EnvironmentName = Annotated[str, typer.Argument(metavar="ENV", help="The environment: its YAML file or its name.")]
-TasksFile = Annotated[
-    Path | None, typer.Option("--tasks", metavar="FILE", help="Tasks from a .jsonl or .parquet file, one on each row.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 EnvironmentsDir = Annotated[
     Path | None,
@@ -32,9 +30,6 @@ EnvironmentsDir = Annotated[
         help="Where environment names are looked up; by default configs/environments, then the included ones.",
         show_default=False,
     ),
-]
-Tokenizer = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Report what the tools cost in a prompt of this model.")
 ]
 ChatTemplateFile = Annotated[
     Path | None,
@@ -59,6 +54,41 @@ def output_console() -> Console:
     console = Console()
     # Elsewhere rich takes 80 columns, and cuts what does not fit.
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_UNWRAPPED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskSource:
+    """Where the environments of a command and their tasks are."""
+
+    tasks_file: Annotated[
+        Path | None,
+        typer.Option("--tasks", metavar="FILE", help="Tasks from a .jsonl or .parquet file, one on each row."),
+    ] = None
+    environments_dir: EnvironmentsDir = None
+
+    def load(self, name: str) -> Environment:
+        """The environment, with the tasks of --tasks if it is given. Raises ConfigError as `load_environment`."""
+        environment = load_environment(name, self.environments_dir)
+        return environment if self.tasks_file is None else environment.with_tasks(self.tasks_file)
+
+    def split(self, given: str | None, *, default: str) -> str:
+        """The split that is given, or the default one; of --tasks all."""
+        return given or (default if self.tasks_file is None else ALL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counting:
+    """What counts the tokens of tools."""
+
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Report what the tools cost in a prompt of this model.")
+    ] = None
+    chat_template: ChatTemplateFile = None
+
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template; None where no tokenizer is given. Raises ConfigError: it cannot be read."""
+        text = template_text(self.tokenizer, self.chat_template)
+        return None if self.tokenizer is None else ChatTemplate(self.tokenizer, chat_template=text)
 
 
 def none_found(directory: Path, where: str | None) -> str:
@@ -121,23 +151,11 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
     return Target(config=environment, environment=environment, source=environment.source)
 
 
-def load_with_tasks(name: str, environments_dir: Path | None, tasks: Path | None) -> Environment:
-    """The environment, with the tasks of --tasks if it is given. Raises ConfigError as `load_environment`."""
-    environment = load_environment(name, environments_dir)
-    return environment if tasks is None else environment.with_tasks(tasks)
-
-
 def template_text(tokenizer: str | None, chat_template: Path | None) -> str | None:
     """The text of --chat-template. Raises ConfigError: it cannot be read, or there is no --tokenizer to go with it."""
     if tokenizer is None and chat_template is not None:
         raise ConfigError("nothing is counted without a tokenizer", key="--chat-template", remedy="give --tokenizer")
     return read_chat_template(chat_template, key="--chat-template")
-
-
-def load_counter(tokenizer: str | None, chat_template: Path | None) -> ChatTemplate | None:
-    """Load what counts a tool's tokens; None where no tokenizer is given. Raises ConfigError: it cannot be read."""
-    text = template_text(tokenizer, chat_template)
-    return None if tokenizer is None else ChatTemplate(tokenizer, chat_template=text)
 
 
 def print_json(record: Any) -> None:

@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 import typer
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
-from mcp_rollout.gateway.cassette.replaying import Missing
 from mcp_rollout.gateway.catalogue.names import policy_tools
-from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
 from mcp_rollout.gateway.gateway import Gateway
+from mcp_rollout.rollout.cli.engine_options import EngineChoice
 from mcp_rollout.rollout.cli.live import ProgressEvery, shown_live, shown_steps
-from mcp_rollout.rollout.cli.options import INTERRUPTED, AsJson, ChatTemplateFile, EnvironmentsDir, TasksFile
+from mcp_rollout.rollout.cli.option_models import with_option_models
+from mcp_rollout.rollout.cli.options import INTERRUPTED, AsJson, TaskSource
 from mcp_rollout.rollout.cli.run_report import Played, print_report
-from mcp_rollout.rollout.cli.worlds import (
-    Cassettes,
-    HostsOption,
-    Record,
-    ReplayFrom,
-    ReplayMissing,
-    opened_hosts,
-    with_hosts,
-)
+from mcp_rollout.rollout.cli.worlds import Worlds, opened_hosts, with_hosts
 from mcp_rollout.rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from mcp_rollout.rollout.engines.opening import opened_engine
 from mcp_rollout.rollout.engines.rehearsal import IdleWorlds, idle_worlds
-from mcp_rollout.rollout.engines.sampling import SamplingParameters
-from mcp_rollout.rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
-from mcp_rollout.rollout.engines.timeouts import Timeouts
+from mcp_rollout.rollout.engines.scripted import WithoutModel
 from mcp_rollout.rollout.environment.config import Environment
-from mcp_rollout.rollout.environment.harness import ALL
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
 from mcp_rollout.rollout.environment.startup import opened_environment
-from mcp_rollout.rollout.evaluation.play import Job, jobs_of, lengths_for, load_environments, play_all
+from mcp_rollout.rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from mcp_rollout.rollout.evaluation.resume import (
     Settings,
     compare_records,
     compare_settings,
     engine_settings,
     evaluation_record,
-    keep_settings,
 )
 from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
+from mcp_rollout.rollout.loop.agent import build_agent
 from mcp_rollout.rollout.loop.compaction import check_compaction
+from mcp_rollout.rollout.loop.reward import check_reward
+from mcp_rollout.rollout.loop.thinking import check_thoughts
 from mcp_rollout.rollout.process import export_spans, tune_collector
-from mcp_rollout.rollout.tokens.chat_template import read_chat_template
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.run_record import RunRecord, TokenIds, file_digest
 from mcp_rollout.rollout.trace.store import TraceStore, read_traces
@@ -63,146 +52,97 @@ from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 app = typer.Typer(add_completion=False)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How much of the environments is played, and how much at a time."""
+
+    rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None
+    samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1
+    concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8
+    response_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Token budget after the prompt; by default what the engine has room for.")
+    ] = None
+
+
 @app.command()
+@with_option_models
 def run(
     environments: Annotated[list[str], typer.Argument(metavar="ENV...", help="Environments: YAML files or names.")],
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="expert, random, none, recorded:DIR (stored traces), a model's directory, the URL of an SGLang or "
-            "vLLM server, chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY."
-        ),
-    ],
+    engine: EngineChoice,
     out: Annotated[Path, typer.Option(help="Directory for the traces.")],
-    tasks: TasksFile = None,
-    rows: Annotated[int | None, typer.Option("-n", min=1, help="Rows of each environment; all by default.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Trajectories per row.")] = 1,
+    source: TaskSource,
+    sizes: Sizes,
+    worlds: Worlds,
     split: Annotated[str | None, typer.Option(help="train, test or all; by default test, of --tasks all.")] = None,
     agent_with: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An argument of the environments' agent; repeatable.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what is in --out and run what is missing.")] = False,
-    concurrency: Annotated[int, typer.Option(min=1, help="Trajectories at a time.")] = 8,
-    response_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Token budget after the prompt; by default what the engine has room for.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="For models; 0 takes the likeliest token.")] = 1.0,
-    top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="For models; 1 excludes nothing.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=-1, help="For models; -1 excludes nothing.")] = -1,
-    seed: Annotated[int, typer.Option(min=0, help="The seeds of all turns derive from it; random's, too.")] = 0,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A server's tokenizer, where its model is not on this machine.")
-    ] = None,
-    chat_template: ChatTemplateFile = None,
-    tool_format: Annotated[
-        str | None,
-        typer.Option(
-            help="How the model writes calls, by verl's name for it; hermes by default. A chat API's text is read for "
-            "calls only if this is given."
-        ),
-    ] = None,
     success_at: Annotated[float, typer.Option(help="The least reward that counts as a success in pass@k.")] = 1.0,
-    connect_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a server to answer.")] = 10.0,
-    generate_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one turn's generation.")] = 1800.0,
-    api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The environment variable that holds the server's key.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Of a chat API, or a server that lists several, as vLLM does adapters: the model's name."),
-    ] = None,
-    body: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Of a chat API: further keys of its requests; null removes one.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Of a model in process: cpu, cuda, cuda:1.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
-    ] = None,
-    hosts: HostsOption = None,
-    record: Record = None,
-    replay: ReplayFrom = None,
-    replay_missing: ReplayMissing = Missing.FAIL,
     progress_every: ProgressEvery = 10.0,
     otel: Annotated[bool, typer.Option("--otel", help="Send spans as OTEL_EXPORTER_OTLP_ENDPOINT says.")] = False,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Evaluate: roll environments out without a trainer. Exit status 1 where a trajectory failed.
 
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
-    written_as = None if engine in WITHOUT_MODEL else tool_format or "hermes"
-    split = split or ("test" if tasks is None else ALL)
-    if tasks is not None and len(environments) > 1:
-        raise ConfigError("is for one environment", key="--tasks", remedy="run the environments one after the other")
-    given = AgentOverride.model_validate({"with": dict(map(_argument, agent_with or ()))})
-    found = load_environments(environments, environments_dir, tool_format=written_as, tasks=tasks, agent=given)
-    loaded = with_hosts(found, hosts)
-    if len({environment.name for environment in loaded}) < len(loaded):
-        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
+    agent = AgentOverride.model_validate({"with": dict(map(_argument, agent_with or ()))})
+    loaded = with_hosts(_loaded(environments, source, agent, engine.written_as), worlds.hosts)
     for environment in loaded:
-        if concurrency > environment.max_sessions:
-            typer.echo(
-                f"note: {environment.name} takes {environment.max_sessions} of --concurrency {concurrency} at a time; "
-                "its key max_sessions raises that",
-                err=True,
-            )
-        if note := note_on_roots(environment, samples):
+        for note in _notes_before(environment, sizes):
             typer.echo(f"note: {note}", err=True)
-    options = EngineOptions(
-        engine=engine,
-        tokenizer=tokenizer,
-        chat_template=read_chat_template(chat_template, key="--chat-template"),
-        tool_format=tool_format or "hermes",
-        calls_in_text=tool_format is not None,
-        sampling=SamplingParameters(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed),
-        timeouts=Timeouts(connect_timeout_s=connect_timeout, generate_timeout_s=generate_timeout),
-        api_key=_api_key(api_key_env),
-        device=device,
-        dtype=dtype,
-        max_sequences=concurrency,
-        model=model,
-        max_tokens=max_tokens,
-        body=_json_object(body),
-    )
-    settings: Settings = {"split": split, "response-tokens": response_tokens, "max-tokens": max_tokens}
-    settings |= {"tasks": file_digest(tasks)} if tasks is not None else {}
+    split = source.split(split, default="test")
+    options = engine.options(max_sequences=sizes.concurrency)
+    settings: Settings = {"split": split, "response-tokens": sizes.response_tokens, "max-tokens": engine.max_tokens}
+    settings |= {"tasks": file_digest(source.tasks_file)} if source.tasks_file is not None else {}
     settings |= engine_settings(options)
-    play = partial(
-        _play,
-        loaded,
-        options,
-        response_tokens=response_tokens,
-        out=out,
-        recorded=_recorded(out, resume=resume),
-        settings=settings,
-        split=split,
-        rows=rows,
-        samples=samples,
-        cassettes=Cassettes(record=record, replay=replay, missing=replay_missing),
-        progress_every=progress_every,
-    )
+    recorded = _recorded(out, resume=resume)
     stop_spans = export_spans(key="--otel") if otel else None
     try:
-        played = anyio.run(play)
+        played = anyio.run(_play, loaded, options, split, sizes, worlds, out, recorded, settings, progress_every)
     except KeyboardInterrupt:
         typer.echo(_interrupted(out), err=True)
         return INTERRUPTED
     finally:
         if stop_spans is not None:
             stop_spans()
-    total = print_report(played, loaded, out=out, split=split, samples=samples, success_at=success_at, as_json=as_json)
+    total = print_report(
+        played, loaded, out=out, split=split, samples=sizes.samples, success_at=success_at, as_json=as_json
+    )
     return int(total.failed > 0)
 
 
-def _json_object(text: str | None) -> dict[str, Any]:
-    """Raises ConfigError: the text is not a JSON object."""
-    try:
-        return TypeAdapter(dict[str, Any]).validate_json(text or "{}")
-    except ValidationError as error:
-        remedy = """write it as in --body '{"max_completion_tokens": 2000}'"""
-        raise ConfigError("is not a JSON object", key="--body", remedy=remedy) from error
+def _loaded(
+    names: Sequence[str], source: TaskSource, agent: AgentOverride, tool_format: str | None
+) -> list[Environment]:
+    """Read and validate the environments. Raises ConfigErrors with the faults of all of them."""
+    if source.tasks_file is not None and len(names) > 1:
+        raise ConfigError("is for one environment", key="--tasks", remedy="run the environments one after the other")
+    loaded, faults = list[Environment](), Faults()
+    for name in names:
+        with faults.collected():
+            environment = source.load(name)
+            changed = agent.applied_to(environment.agent, file=environment.file, key="--agent-with")
+            loaded.append(environment := environment.model_copy(update={"agent": changed}))
+            for check in (build_agent, check_reward):
+                faults.check(check, environment)
+            if tool_format is not None:
+                check_thoughts(environment, tool_format)
+    raise_all(faults)
+    if len({environment.name for environment in loaded}) < len(loaded):
+        raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
+    return loaded
+
+
+def _notes_before(environment: Environment, sizes: Sizes) -> Iterator[str]:
+    if sizes.concurrency > environment.max_sessions:
+        yield (
+            f"{environment.name} takes {environment.max_sessions} of --concurrency {sizes.concurrency} at a time; "
+            "its key max_sessions raises that"
+        )
+    if note := note_on_roots(environment, sizes.samples):
+        yield note
 
 
 def _argument(option: str) -> tuple[str, Any]:
@@ -215,15 +155,6 @@ def _argument(option: str) -> tuple[str, Any]:
         pass
     remedy = "write it as in --agent-with attempts=3"
     raise ConfigError(f"no argument with a value: {option}", key="--agent-with", remedy=remedy)
-
-
-def _api_key(variable: str | None) -> str | None:
-    """Raises ConfigError: the variable is not set."""
-    api_key = os.environ.get(variable) if variable else None
-    if variable and not api_key:
-        problem = f"the environment variable {variable} is not set"
-        raise ConfigError(problem, key="--api-key-env", remedy="set it to the server's key")
-    return api_key
 
 
 def _recorded(out: Path, *, resume: bool) -> list[Outcome]:
@@ -244,25 +175,22 @@ def _interrupted(out: Path) -> str:
 async def _play(
     environments: Sequence[Environment],
     options: EngineOptions,
-    *,
-    response_tokens: int | None,
+    split: str,
+    sizes: Sizes,
+    worlds: Worlds,
     out: Path,
     recorded: Sequence[Outcome],
     settings: Settings,
-    split: str,
-    rows: int | None,
-    samples: int,
-    cassettes: Cassettes,
     progress_every: float,
 ) -> Played:
     """Play the rows that are not recorded yet; a failed trajectory of an earlier run is played again."""
     store = TraceStore(out, key="--out")
     compare_settings(out, settings)  # before a model is loaded
     async with AsyncExitStack() as stack:
-        recorder, replay = stack.enter_context(cassettes.opened())
+        recorder, replay = stack.enter_context(worlds.cassettes())
         engine = await stack.enter_async_context(opened_engine(options))
         _check(engine, environments, out, recorded)
-        lengths = lengths_for(engine, response_tokens=response_tokens, tokens_per_turn=options.max_tokens)
+        lengths = lengths_for(engine, response_tokens=sizes.response_tokens, tokens_per_turn=options.max_tokens)
         for environment in environments:
             unit = 1 if engine.token_ids is TokenIds.MODEL else BYTES_PER_TOKEN
             check_compaction(environment, lengths.limits(environment), unit=unit)
@@ -276,21 +204,19 @@ async def _play(
                 opened_environment(environment, record=recorder, replay=replay, hosts=hosts[environment.name])
             )
             gateways[environment.name] = gateway
-            tasks = await environment_tasks(environment, gateway, split, rows)
+            tasks = await environment_tasks(environment, gateway, split, sizes.rows)
             if note := note_on_rewards(environment, tasks):
                 typer.echo(f"note: {note}", err=True)
             if isinstance(engine, ModelEngine) and tasks:
                 shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
                 engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
-            jobs += jobs_of(environment, tasks, samples, engine.name, split)
+            jobs += jobs_of(environment, tasks, sizes.samples, engine.name, split)
             runs[environment.name] = await anyio.to_thread.run_sync(
                 evaluation_record, environment, gateway, options, engine, settings
             )
             kept = {each.run for each in recorded if each.is_done and each.key.environment == environment.name}
             await anyio.to_thread.run_sync(compare_records, out, kept, runs[environment.name])
         tune_collector()
-        # Written only now that everything has started: the settings of a run that never began must not bind the next.
-        keep_settings(out, settings)
         done = {outcome.key: outcome for outcome in recorded if outcome.is_done}
         wanted = {job.key for job in jobs}
         outcomes = [outcome for key, outcome in done.items() if key in wanted]
@@ -325,6 +251,7 @@ async def _play(
                 engine=engine,
                 lengths=lengths,
                 store=store,
+                # Only now that everything has started: the settings of a run that never began must not bind the next.
                 runs={name: store.describe(record) for name, record in runs.items()},
                 concurrency=min(options.max_sequences, len(todo)),
                 finished=finished,

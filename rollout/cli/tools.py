@@ -15,14 +15,13 @@ from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, plain
 from mcp_rollout.gateway.catalogue.names import policy_tools
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.types import Audience, ToolDefinition
+from mcp_rollout.rollout.cli.option_models import with_option_models
 from mcp_rollout.rollout.cli.options import (
     AsJson,
-    ChatTemplateFile,
+    Counting,
     EnvironmentsDir,
     File,
     Target,
-    Tokenizer,
-    load_counter,
     load_target,
     print_json,
 )
@@ -42,19 +41,14 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def tools(
-    file: File,
-    tokenizer: Tokenizer = None,
-    chat_template: ChatTemplateFile = None,
-    as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = None,
-) -> int:
+@with_option_models
+def tools(file: File, counting: Counting, as_json: AsJson = False, environments_dir: EnvironmentsDir = None) -> int:
     """List the tools that servers offer, as the policy and the harness see them.
 
     Exit status 2 where a server does not start; the others are listed all the same.
     """
     target = load_target(file, environments_dir, all_valid=False)
-    counter = load_counter(tokenizer, chat_template)
+    counter = counting.template()
     offers = anyio.run(list_offers, target)
     if as_json:
         definitions = [tool for definitions in offers.catalogue.values() for tool in definitions]

@@ -22,37 +22,34 @@ from mcp_rollout.rollout.environment.hosts_config import HostsConfig
 from mcp_rollout.rollout.extras import install_command
 from mcp_rollout.rollout.shards.hosts import hosts_of
 
-Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the servers' answers to a new cassette.")]
-ReplayFrom = Annotated[
-    Path | None, typer.Option("--replay", metavar="FILE", help="Answer from a cassette, or a directory of some.")
-]
-ReplayMissing = Annotated[
-    Missing, typer.Option(help="What a replay does where the cassette differs: fail, or go on with the servers.")
-]
 TOKEN = "MCP_ROLLOUT_TOKEN"
-
-HostsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--hosts",
-        help="Where worlds are: `ray`, or addresses of `mcp-rollout serve`, separated by commas, whose token is in the "
-        f"variable {TOKEN}.",
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cassettes:
-    """What a command records and replays."""
+class Worlds:
+    """Where a command's worlds are, and what it records and replays of them."""
 
-    record: Path | None
-    replay: Path | None
-    missing: Missing
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="Where worlds are: `ray`, or addresses of `mcp-rollout serve`, separated by commas, whose token is in "
+            f"the variable {TOKEN}."
+        ),
+    ] = None
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the servers' answers to a new cassette.")
+    ] = None
+    replay: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Answer from a cassette, or a directory of some.")
+    ] = None
+    replay_missing: Annotated[
+        Missing, typer.Option(help="What a replay does where the cassette differs: fail, or go on with the servers.")
+    ] = Missing.FAIL
 
     @contextmanager
-    def opened(self) -> Generator[tuple[Recorder | None, Replay | None]]:
+    def cassettes(self) -> Generator[tuple[Recorder | None, Replay | None]]:
         """The recorder and the replay. Raises ConfigError where a file cannot be written or read."""
-        replay = None if self.replay is None else Replay(Cassette.read(self.replay), self.missing)
+        replay = None if self.replay is None else Replay(Cassette.read(self.replay), self.replay_missing)
         recorder = None if self.record is None else Recorder(self.record, key="--record")
         try:
             yield recorder, replay

@@ -1,31 +1,27 @@
-"""Reading the environments of a run together, and playing their rows concurrently, each once."""
+"""Playing the rows of a run concurrently, each once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from uuid import uuid4
 
 import anyio
 import structlog
 
-from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
+from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.rollout.engines.chat import BUDGET, ChatEngine
 from mcp_rollout.rollout.engines.engine import Engine
 from mcp_rollout.rollout.engines.recorded import RecordedEngine
-from mcp_rollout.rollout.environment.config import Environment, load_environment
-from mcp_rollout.rollout.environment.sections import AgentOverride, Strategy
+from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.sections import Strategy
 from mcp_rollout.rollout.environment.task import Origin, Task
 from mcp_rollout.rollout.evaluation.resume import RunKey
-from mcp_rollout.rollout.loop.agent import build_agent
 from mcp_rollout.rollout.loop.group import PLAYED_EARLIER, Group
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.loop.reward import check_reward
-from mcp_rollout.rollout.loop.thinking import check_thoughts
 from mcp_rollout.rollout.loop.trajectory import roll_out
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.run_record import TokenIds
@@ -198,41 +194,3 @@ async def play_all(
     async with anyio.create_task_group() as players:
         for _ in range(concurrency):
             players.start_soon(player)
-
-
-def load_environments(
-    names: Sequence[str],
-    directory: Path | None,
-    *,
-    tool_format: str | None,
-    tasks: Path | None = None,
-    agent: AgentOverride | None = None,
-) -> list[Environment]:
-    """Read and validate environments.
-
-    Args:
-        names: YAML files or names.
-        directory: where names are looked up; None for the usual places.
-        tool_format: How the model writes calls; None where there is no model.
-        tasks: A file of tasks in place of the environments' own.
-        agent: a change of their agents.
-
-    Raises:
-        ConfigError: some are invalid; `ConfigErrors` for several faults.
-    """
-    loaded: list[Environment] = []
-    faults = Faults()
-    for name in names:
-        with faults.collected():
-            environment = load_environment(name, directory)
-            environment = environment if tasks is None else environment.with_tasks(tasks)
-            if agent is not None:
-                changed = agent.applied_to(environment.agent, file=environment.file, key="--agent-with")
-                environment = environment.model_copy(update={"agent": changed})
-            loaded.append(environment)
-            for check in (build_agent, check_reward):
-                faults.check(check, environment)
-            if tool_format is not None:
-                check_thoughts(environment, tool_format)
-    raise_all(faults)
-    return loaded

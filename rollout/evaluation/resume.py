@@ -1,27 +1,22 @@
-"""What a run keeps beside its traces to be resumed: its settings, its run record, and which trajectories are done."""
+"""How a run is resumed: its settings and its environments are those of its run records, and some are done."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from mcp_rollout.gateway.errors import ConfigError, not_written
+from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.gateway import Gateway
-from mcp_rollout.gateway.private_files import write_private
 from mcp_rollout.rollout.engines.engine import Engine, EngineOptions
 from mcp_rollout.rollout.engines.scripted import WITHOUT_MODEL
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.task import Origin, Task
 from mcp_rollout.rollout.loop.agent import agent_settings
 from mcp_rollout.rollout.trace.record import Trace
-from mcp_rollout.rollout.trace.run_record import RunRecord, describe_run, read_run_records
-
-FILE = "run.json"
+from mcp_rollout.rollout.trace.run_record import SUFFIX, RunRecord, describe_run, read_run_records
 
 Settings = dict[str, str | int | float | None]
 """Values of options by the option's name without its dashes."""
@@ -62,37 +57,14 @@ def engine_settings(options: EngineOptions) -> Settings:
     return settings
 
 
-def keep_settings(directory: Path, settings: Settings) -> None:
-    """Write the settings of a run that begins; do nothing where a run is resumed.
-
-    Raises:
-        ConfigError: the directory cannot be written.
-    """
-    path = directory / FILE
-    if path.is_file():
-        return
-    try:
-        # A run that is killed here has no settings to be compared with, rather than a torn file that stops its
-        # resumption.
-        write_private(path, json.dumps(settings, indent=2) + "\n")
-    except OSError as error:
-        raise not_written(error, path, "--out") from error
-
-
 def compare_settings(directory: Path, settings: Settings) -> None:
     """Raises ConfigError where the run in `directory` had other settings; a directory without a run passes."""
-    path = directory / FILE
-    if not path.is_file():
-        return
-    try:
-        read: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=path, remedy="name another --out") from error
-    before = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
-    for name, value in settings.items():
-        if name in before and before[name] != value:
-            problem = f"the run in this directory had {before[name]!r}, not {value!r}"
-            raise ConfigError(problem, file=path, key=f"--{name}", remedy="give it again, or name another --out")
+    for run, before in read_run_records(directory).items():
+        for name, value in settings.items():
+            if before.settings.get(name, value) != value:
+                problem = f"the run in this directory had {before.settings[name]!r}, not {value!r}"
+                file, remedy = directory / f"{run}{SUFFIX}", "give it again, or name another --out"
+                raise ConfigError(problem, file=file, key=f"--{name}", remedy=remedy)
 
 
 def compare_records(directory: Path, kept: Container[str], now: RunRecord) -> None:

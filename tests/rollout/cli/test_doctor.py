@@ -109,7 +109,7 @@ def test_the_users_data_stays_as_it_is_wherever_a_server_with_a_key_finds_it(
     entry = {"command": sys.executable, "args": args, "env": {"NOTES_API_KEY": "k"}, "cwd": str(notes.parent)}
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"notes": entry}}))
-    done = run_doctor(file, "--allow-writes", "--call", 'put={"text": "{word}"}', "--json")
+    done = run_doctor(file, "--call", 'put={"text": "{word}"}', "--json")
     (report,) = done.json["servers"]
     assert notes.read_text() == "mine" and (notes.stat().st_mtime_ns, sorted(notes.parent.iterdir())) == before
     assert report["verdict"] == verdict and "get" in report["determinism"]["called"], report
