@@ -279,12 +279,7 @@ def _check(engine: Engine, environments: Sequence[Environment], out: Path, recor
         raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
     named = {environment.name: environment for environment in environments}
     for outcome in recorded:
-        environment, used = named.get(outcome.key.environment), outcome.strategy.use
-        if environment is None:
-            continue
-        if outcome.agent != environment.agent:
+        environment = named.get(outcome.key.environment)
+        if environment is not None and outcome.agent != environment.agent:
             problem = f"holds traces of {environment.name} by another agent, or by this one with other arguments"
             raise ConfigError(problem, file=out, key="--out", remedy="name another directory")
-        if used != environment.strategy.use:
-            problem = f"holds traces of {environment.name} by strategy {used}, not {environment.strategy.use}"
-            raise ConfigError(problem, file=out, key="--out", remedy=f"set strategy.use to {used}, or name another")

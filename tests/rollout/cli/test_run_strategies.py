@@ -25,7 +25,7 @@ def run(tmp_path: Path, strategy: Any, *arguments: str) -> Any:
 
 def ran(tmp_path: Path, strategy: Any, *arguments: str, status: int = 0) -> tuple[Any, str]:
     """The report of a run, None where it failed, and what it said on standard error."""
-    raw = raw_environment("depot")
+    raw = raw_environment("depot", slice="fitting")
     file = tmp_path / "depot.yaml"
     file.write_text(yaml.safe_dump(raw | {"strategy": strategy}))
     done = mcp_rollout("run", file, "--engine", "expert", "--out", tmp_path / "out", "--json", *arguments)
@@ -70,7 +70,7 @@ def test_a_resumed_run_rolls_out_branches_without_their_root_as_chains(tmp_path:
 def test_a_run_is_not_resumed_with_another_strategy(tmp_path: Path) -> None:
     run(tmp_path, "chain", "-n", "1")
     _, said = ran(tmp_path, {"use": "tree", "tree": {"roots": 1}}, "-n", "1", "--samples", "2", "--resume", status=2)
-    assert "--out: holds traces of depot by strategy chain, not tree (set strategy.use to chain, or name" in said
+    assert "depot.yaml: strategy.use: is not what it was for the traces in " in said
 
 
 def test_single_turns_are_evaluated_in_their_own_context(tmp_path: Path) -> None:
