@@ -225,7 +225,7 @@ class Turns:
     def close(self) -> None:
         """Refuse every later call, and record the messages that no generation reads."""
         self.over.set()
-        self._log_pending()
+        self._trace.messages += self._pending
 
     @property
     def ending(self) -> StopReason:
@@ -277,10 +277,6 @@ class Turns:
         """A turn was sampled. Raises TrajectoryOver where the trajectory ended with it."""
         if self._trace.stop_reason is not None:
             raise TrajectoryOver
-
-    def _log_pending(self) -> None:
-        self._trace.messages += self._pending
-        self._pending = []
 
     def _open_context(self) -> None:
         context = self._context

@@ -58,7 +58,6 @@ class OutsideCalls:
     ) -> None:
         self._trace, self._session, self._context = trace, session, context
         self._turn, self._most = trace.turns[-1], context.limits.parallel_calls
-        self._at = self._turn.begins_at + 1
         self._calls = [replace(call, name=worlds.get(call.name, call.name)) for call in calls]
         self._written = len(calls)
         self._sent, results = sendable(calls, self._most)
@@ -75,8 +74,8 @@ class OutsideCalls:
         """Those that the policy wrote, by position."""
         self._asked_again = 0
         """How often each may be made once more."""
-        self.is_settled = self.is_logged = False
-        """Whether the policy's next turn reads them; whether their messages are in the trace."""
+        self.is_settled = False
+        """Whether the policy's next turn reads them."""
 
     async def make(self, name: str, arguments: dict[str, Any], position: int | None) -> tuple[Shown, bool]:
         """Send a call of the program's.
@@ -104,9 +103,7 @@ class OutsideCalls:
         if at is None:
             at = len(self._calls)
             self._calls.append(Call(name=name, arguments=arguments))
-            (message,) = self._trace.add_calls(self._calls[at:], [UNDER_WAY])
-            if self.is_logged:
-                self._trace.messages.insert(self._at + at, message)
+            self._trace.add_calls(self._calls[at:], [UNDER_WAY])
         else:
             self._open.remove(at)
             self._made[at] = made
@@ -123,8 +120,6 @@ class OutsideCalls:
             written = self._calls[at].arguments
             event.coerced |= {key: value for key, value in arguments.items() if value != written.get(key)}
             self._turn.tools[at] = event
-            if self.is_logged:
-                self._trace.messages[self._at + at] = self._message(at)
             made.given = shown, result.is_error
             made.over.set()
         return made.given
@@ -187,8 +182,6 @@ class OutsideCalls:
             faults = [ToolResult(fault=event.fault) for event in self._turn.tools[: self._written]]
             known = {*self._session.tools, *(self._calls[at].name for at in self._own)}
             self._turn.marks += refused(written, self._sent, known, faults)
-            if self.is_logged:
-                self._trace.messages[self._at : self._at + self._written] = messages
         return messages
 
     def messages(self, shown: Mapping[int, str]) -> list[Message]:
@@ -196,12 +189,12 @@ class OutsideCalls:
         made = [self._message(at) for at in range(self._written)]
         return [message | ({"content": shown[at]} if at in shown else {}) for at, message in enumerate(made)]
 
-    def log_unwritten(self) -> None:
-        """Put the messages of calls that the policy did not write behind the others, which are in the trace now."""
-        self.is_logged, at = True, self._at + self._written
-        self._trace.messages[at:at] = [self._message(at) for at in range(self._written, len(self._calls))]
+    def end(self) -> list[Message]:
+        """No call is made any more: the tool messages of all, first of those that the policy wrote."""
+        self.settle({})
         if unasked := len(self._calls) - self._written:
             self._turn.marks.append(Mark(kind=MarkKind.UNASKED_CALL, detail=f"{unasked} calls"))
+        return list(map(self._message, range(len(self._calls))))
 
 
 def comparable(value: Any) -> str:

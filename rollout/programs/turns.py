@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from mcp_rollout.gateway.errors import GatewayError
@@ -28,7 +29,7 @@ class Conversation:
     """Whether it is beside the program's main one, which may go on by `go_back`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Head:
     """Where a turn ended in its conversation, with its calls."""
 
@@ -38,6 +39,8 @@ class _Head:
     length: int
     """How many of them there were."""
     calls: OutsideCalls
+    heard: list[Message] = field(default_factory=list[Message])
+    """What the policy has read after it."""
 
 
 class ProgramTurns(Turns):
@@ -105,7 +108,8 @@ class ProgramTurns(Turns):
         with self._operation():
             require(self._heads and self._unanswered, "hear() needs an unanswered turn")
             require(results or said or self._calls, "hear() needs something that the policy reads")
-            self._pending = [*self._heads[-1].calls.settle(results), *_user(said)]
+            head = self._heads[-1]
+            head.heard = self._pending = [*head.calls.settle(results), *_user(said)]
             if changed:
                 self._trace.turns[-1].marks.append(Mark(kind=MarkKind.CAME_BACK_CHANGED, detail=changed))
             self._trace.turns[-1].agent_message = said
@@ -208,11 +212,17 @@ class ProgramTurns(Turns):
         self._unanswered = False  # an error is not an answer
 
     def close(self) -> None:
-        """Refuse every later call, and record the messages that no generation reads."""
-        self._leave()
-        super().close()
-        for head in self._heads:
-            head.calls.settle({})
+        """Refuse every later call, and record the messages of every turn: its calls may have been made much later."""
+        self.over.set()
+        trace = self._trace
+        messages = trace.messages[: trace.opening]
+        for turn, head in zip_longest(trace.turns, self._heads):  # the last turn may have ended the trajectory
+            own, turn.begins_at = trace.messages[turn.begins_at], len(messages)
+            messages.append(own)
+            if head is not None:
+                messages += head.calls.end()
+                messages += [message for message in head.heard if message["role"] == "user"]
+        trace.messages[:] = messages
 
     @property
     def ending(self) -> StopReason:
@@ -235,12 +245,6 @@ class ProgramTurns(Turns):
         rendered = self._trace.rendered
         self._heads.append(_Head(now, rendered, len(rendered), calls))
 
-    def _append_pending(self) -> None:
-        try:
-            super()._append_pending()
-        finally:  # it has recorded them, as the policy reads them, whatever it raises
-            self._log_unwritten()
-
     def _open(self, conversation: Conversation, ids: list[int]) -> None:
         """Begin a segment with this prompt, of this conversation.
 
@@ -255,21 +259,14 @@ class ProgramTurns(Turns):
         self._trace.open(ids, list(conversation.messages))
 
     def _leave(self, results: Mapping[int, str] | None = None, *, returns: bool = False) -> None:
-        """Record the messages that no generation reads.
+        """Leave the last turn without a further generation.
 
         Args:
             results: As in `hear`.
-            returns: Whether the last turn may be taken up again, with the calls that are still to be made.
+            returns: Whether the turn may be taken up again, with the calls that are still to be made.
         """
-        last = self._heads[-1].calls if self._heads else None
-        if last is not None and not last.is_settled and not last.is_logged:
-            self._pending = last.messages({}) if returns and not results else last.settle(results or {})
-        self._log_pending()
-        self._log_unwritten()
-
-    def _log_unwritten(self) -> None:
-        if self._heads and not self._heads[-1].calls.is_logged:
-            self._heads[-1].calls.log_unwritten()
+        if self._heads and (results or not returns) and not self._heads[-1].calls.is_settled:
+            self._heads[-1].calls.settle(results or {})
 
 
 def _user(said: str) -> list[Message]:
