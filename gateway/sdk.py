@@ -69,15 +69,6 @@ async def send(session: ClientSession, request: Mapping[str, Any], options: Call
     return await session.send_request(public, cast(Any, _JSON), progress_callback=options.get("on_progress"))
 
 
-async def notify(session: ClientSession, method: str, params: Mapping[str, Any], options: CallOptions) -> None:
-    """Send a stamped notification of any method and params."""
-    if is_known:
-        await session._dispatcher.notify(method, params, options)  # pyright: ignore[reportPrivateUsage]
-    else:
-        public = mcp.Notification[dict[str, Any], str](method=method, params=dict(params))
-        await session.send_notification(cast("mcp.ClientNotification", public))
-
-
 def is_closed(session: ClientSession, *, otherwise: bool) -> bool:
     """Whether mcp's own streams have ended, for which it uses an error code that servers use, too.
 

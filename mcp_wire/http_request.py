@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 BEARER = "mcp_wire.bearer"
 """In the state of a request's scope: what `Site.admit` returned."""
-ASKED = "mcp_wire.asked"
-"""In the state of a request's scope: `Site.answer` was asked, and left the request to the application."""
 _STREAM = (
     b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nconnection: keep-alive\r\n"
     b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -117,7 +115,6 @@ class Request:
         """The ASGI scope of a request that `Site.answer` was asked about."""
         scope = self.scope()
         scope |= {"method": "POST", "path": self.target.decode(), "raw_path": self.target, "query_string": b""}
-        scope["state"][ASKED] = True
         return scope
 
     @property

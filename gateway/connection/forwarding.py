@@ -16,7 +16,7 @@ from mcp_rollout.gateway.connection.deadline import Deadline
 from mcp_rollout.gateway.connection.failures import as_error
 from mcp_rollout.gateway.connection.in_flight import InFlightCall, InFlightCalls
 from mcp_rollout.gateway.connection.redaction import Redactor
-from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
+from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, without_own
 from mcp_rollout.gateway.errors import CallTimeout, GatewayError
 from mcp_rollout.gateway.transport.delivery import GatewayAnswer
 from mcp_rollout.gateway.transport.link import Link
@@ -108,19 +108,3 @@ class Forwarding:
         if call.broke is not None or self._link.down or self._calls.closed_by_mcp(error):
             return None
         return error.error.model_dump(exclude_none=True)
-
-    def relay_rest(self, relay: Relay) -> None:
-        """Pass what belongs to no call to a client of this connection's only world; the last one given gets it."""
-        self._in_flight.relay = relay
-
-    def end_rest(self, relay: Relay) -> None:
-        """Pass nothing more to this client."""
-        if self._in_flight.relay is relay:
-            self._in_flight.relay = None
-
-    async def notify(self, method: str, params: Json) -> None:
-        """Send an MCP client's notification. Raises `ServerUnavailable`."""
-        session = self._calls.open_session(server=self._server, tool=method)
-        stamped: Json = {"method": method, "params": without_own(params)}
-        options = sdk.stamp(session, stamped)
-        await sdk.notify(session, method, stamped["params"], options)

@@ -242,8 +242,6 @@ class InFlightCalls:
         self.running: dict[int, InFlightCall] = {}
         """By progress token."""
         self._tokens = 0
-        self.relay: Relay | None = None
-        """To the client that alone uses the connection; gets what belongs to no call."""
 
     def open(self, call: InFlightCall) -> int:
         """Register a call that begins; returns its progress token."""

@@ -30,7 +30,7 @@ class ServerRequests:
     """Takes what the server of one connection sends beside answers, and answers its requests.
 
     Args:
-        redact: Replaces the server's secrets in what passes to MCP clients, also outside of calls.
+        redact: Replaces the server's secrets in what passes to MCP clients.
     """
 
     def __init__(self, in_flight: InFlightCalls, redact: Callable[[Any], Any]) -> None:
@@ -62,7 +62,7 @@ class ServerRequests:
             call = found[-1] if found else None
         else:
             call = None
-        relay = call.relay if call is not None else self._in_flight.relay
+        relay = call.relay if call is not None else None
         if relay is None:
             return False
         relay.notify(method, self._redact(params))
@@ -117,7 +117,7 @@ class ServerRequests:
         """A client's answer to a pushed request, where one is to be asked; None elsewhere."""
         delivery = DELIVERY.get()
         calls = self._in_flight.find(getattr(params, "meta", None), delivery)
-        relay = calls[-1].relay if calls else self._in_flight.relay
+        relay = calls[-1].relay if calls else None
         if relay is None:
             return None
         if delivery is not None:

@@ -1,20 +1,20 @@
 """What is served over HTTP: who may ask, what is asked, and the answer as one JSON document.
 
-POSTs to the endpoint are answered without ASGI where they ask for a lease, or for a call that needs no stream.
+POSTs to the endpoint are answered without ASGI where they ask for a lease.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from pydantic_core import to_json
 
 from mcp_rollout.gateway.errors import ConfigError, GatewayError
@@ -30,7 +30,7 @@ from mcp_rollout.gateway.serve.params import InvalidParams, Params
 from mcp_rollout.gateway.transport.messages import read_request
 from mcp_rollout.mcp_wire.door import is_loopback
 from mcp_rollout.mcp_wire.http_connections import Connections
-from mcp_rollout.mcp_wire.http_request import ASKED, BEARER, DirectAnswer, NotAdmitted, Request
+from mcp_rollout.mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
 from mcp_rollout.mcp_wire.http_server import http_server
 
 Scope = MutableMapping[str, Any]
@@ -55,14 +55,13 @@ class ServeApp:
         self,
         gateway: ServedGateway,
         clients: ClientGateways,
-        tasks: TaskGroup,
         config: ServeConfig,
         leases: ServedLeases,
     ) -> None:
         self._config, self._leases = config, leases
         self._admission, self._counts = Admission(config, gateway.places), Counts()
         self._lease_face = LeaseFace(gateway, config, leases, self._counts)
-        self.client_face = ClientFace(clients, leases, config, self._counts, tasks)
+        self.client_face = ClientFace(clients, leases, config, self._counts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,15 +92,11 @@ class ServeApp:
         return request.target == _ENDPOINT
 
     async def answer(self, request: Request) -> bool:
-        """As `Site.answer`. A client that disconnects meanwhile does not cancel what it asked for.
-
-        A call of a session that outlasts `stream_after_s` is cancelled all the same, `take_over_s` later: its stream
-        is not opened.
-        """
-        if not _concerns(request.headers, request.body):
+        """As `Site.answer`. A client that disconnects meanwhile does not cancel what it asked for."""
+        if _LEASES not in request.body:
             return False
         try:
-            answer = await self._post(request.headers, request.body, request.bearer, "")
+            answer = await self._post(request.body, request.bearer)
         except Refused as refused:
             answer = self._refused(refused)
         if answer is None:
@@ -116,7 +111,6 @@ class ServeApp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> DirectAnswer | None:
         """The answer; None if it was sent."""
         bearer: Bearer = scope["state"][BEARER]
-        headers = dict(scope["headers"])
         # Of a world, empty without its name; None for any other path.
         address = (found[1] or "") if (found := _ADDRESS.fullmatch(scope["path"])) else None
         if address is None:
@@ -128,18 +122,12 @@ class ServeApp:
             case "POST" if address is not None:
                 with bearer.holding() as hold:
                     body = await self._body(receive, hold)
-                    if not body.lstrip().startswith(b"{"):
-                        raise Refused(400, "the body is not one JSON object, which every request is, without batches")
-                    concerned, answer = _concerns(headers, body), None
-                    # Not where the connection has asked `answer`, which left the request to mcp's server.
-                    if concerned and ASKED not in scope["state"]:
-                        answer = await self._post(headers, body, bearer, address)
-                    if answer is None:
-                        with self.client_face.posted(bearer, headers, body, begun=concerned):
-                            # mcp's server reads the body itself; the rest of `receive` tells it when its client leaves.
-                            await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
-                return answer
-            case "DELETE" if address and b"mcp-session-id" not in headers:
+                    # At a world's address there are no leases to ask for.
+                    if not address and _LEASES in body and (answer := await self._post(body, bearer)) is not None:
+                        return answer
+                    # mcp's server reads the body itself; the rest of `receive` tells it when its client leaves.
+                    return await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
+            case "DELETE" if address and b"mcp-session-id" not in dict(scope["headers"]):
                 await self._leases.close_at(address, bearer)
                 return DirectAnswer(200, b"{}")
             case "GET" | "DELETE" if address is not None:
@@ -165,15 +153,8 @@ class ServeApp:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _post(
-        self, headers: dict[bytes, bytes], body: bytes, bearer: Bearer, address: str
-    ) -> DirectAnswer | None:
-        """The answer to one POST of the lease extension, or to a client's call that needs no stream; else None.
-
-        Args:
-            headers: Names in lower case.
-            address: Where there is one, there are no leases to ask for.
-        """
+    async def _post(self, body: bytes, bearer: Bearer) -> DirectAnswer | None:
+        """The answer to one POST of the lease extension; None if it is the client face's."""
         try:
             message, replaced = read_request(body)
         except (ValueError, RecursionError) as error:
@@ -189,7 +170,7 @@ class ServeApp:
         if replaced:
             return DirectAnswer(200, _error(number, _INVALID_PARAMS, replaced))
         try:
-            answer = None if address else await self._dispatch(method, params, bearer)
+            answer = await self._dispatch(method, params, bearer)
         except GatewayError as error:
             # With status 200: the gateway on the other side sends again what was answered with 429 or from 500 on.
             answer = failed(error)
@@ -202,8 +183,7 @@ class ServeApp:
             log.exception("serve.request_failed", method=method[:100])
             return DirectAnswer(500, _error(number, _INTERNAL, "a defect of this server; its log has more"))
         if answer is None:
-            response = await self.client_face.call(bearer, address, headers, message)
-            return DirectAnswer(200, response) if response is not None else None
+            return None
         return DirectAnswer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
@@ -230,11 +210,6 @@ class ServeApp:
         leases = self._leases
         bearers = self._admission.bearers
         return exposition(self._counts, bearers, leases=len(leases), granted=leases.granted, freed=leases.freed)
-
-
-def _concerns(headers: Mapping[bytes, bytes], body: bytes) -> bool:
-    """Whether there may be an answer to a POST without mcp's server, at a glance."""
-    return _LEASES in body or (b"mcp-session-id" in headers and b'"tools/call"' in body)
 
 
 def _extensions(meta: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +275,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
     host = f"[{config.host}]" if ":" in config.host else config.host
     async with anyio.create_task_group() as tasks:
         leases = ServedLeases(gateway, config, tasks)
-        app = ServeApp(gateway, ClientGateways(gateway, tasks), tasks, config, leases)
+        app = ServeApp(gateway, ClientGateways(gateway, tasks), config, leases)
         connections = Connections(receive_s=config.receive_s, unadmitted=config.unadmitted)
         direct_bytes = min(config.max_request_bytes, _DIRECT_BYTES)
         server = http_server(app, app, connections, direct_bytes=direct_bytes, stop_s=_STOP_S)

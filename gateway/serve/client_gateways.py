@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_rollout.gateway.catalogue.names import policy_tools
 from mcp_rollout.gateway.config.models import GatewayConfig, Kind
@@ -75,10 +74,8 @@ class ClientGateway:
     """An entered gateway, and what its servers offer to MCP clients."""
 
     gateway: ServedGateway
-    pushes: bool = False
-    """Whether one of the servers speaks the handshake's era only, in which servers ask by requests."""
     relays: bool = False
-    """Whether all requests pass. Otherwise calls of tools do: the servers are on other hosts, or replayed."""
+    """Whether calls pass as they are. Not where the servers are on other hosts, or replayed."""
     capabilities: Mapping[str, Json]
     """By server, as it declared them."""
     tools: Mapping[str, Json]
@@ -89,23 +86,24 @@ class ClientGateway:
         """A gateway of which clients get the policy's tools alone."""
         return cls(gateway=gateway, capabilities={}, tools=_tools(gateway, {}))
 
-    def described(self, **more: Json) -> Json:
-        """Capabilities and instructions of all servers together.
+    @property
+    def whole(self) -> str | None:
+        """The server that all requests pass to, where there is one alone; of several, tools are served."""
+        return next(iter(self.capabilities)) if len(self.capabilities) == 1 else None
+
+    def described(self, *, pushes: bool, **own: Json) -> Json:
+        """Capabilities and instructions.
 
         Args:
-            more: Capabilities of this server's own.
+            pushes: Whether the client's era has a way for what servers send outside of requests.
+            own: Capabilities of this server's own.
         """
-        capabilities: Json = {"tools": {}}
-        for declared in (*self.capabilities.values(), more):
-            for name, options in declared.items():
-                capabilities[name] = {**capabilities.get(name, {}), **cast("Json", options or {})}
+        declared = self.capabilities[self.whole] if self.whole is not None else {}
+        capabilities = {name: options if pushes else {} for name, options in declared.items()}
         told = {server: text for server, text in self.gateway.instructions.items() if text}
         parts = [text if len(told) == 1 else f"# {server}\n{text}" for server, text in told.items()]
-        return {"capabilities": capabilities, **({"instructions": "\n\n".join(parts)} if parts else {})}
-
-    def having(self, capability: str) -> list[str]:
-        """The servers with a capability."""
-        return [server for server, declared in self.capabilities.items() if capability in declared]
+        instructions = {"instructions": "\n\n".join(parts)} if parts else {}
+        return {"capabilities": {"tools": {}, **capabilities, **own}, **instructions}
 
 
 class ClientGateways:
@@ -140,7 +138,7 @@ class ClientGateways:
         except (GatewayError, ConfigError) as error:
             if era is Era.MODERN:
                 raise
-            # A server that knows no handshake: its questions to clients come as rounds, which are passed as requests.
+            # A server that knows no handshake.
             log.info("serve.no_handshake", problem=str(error))
             opened = self._open.get(Era.MODERN) or await self._opened(Era.MODERN)
             self._open[Era.MODERN] = opened
@@ -157,12 +155,10 @@ class ClientGateways:
             connections = {connection.server: connection for connection in gateway.connections}
             listed = {server: await _listed(connection) for server, connection in connections.items()}
             capabilities = {server: connection.capabilities for server, connection in connections.items()}
-            spoken = {identity.protocol for identity in gateway.identities.values()}
             task_status.started(
                 ClientGateway(
                     gateway=gateway,
                     relays=True,
-                    pushes=bool(spoken & set(HANDSHAKE_PROTOCOL_VERSIONS)),
                     capabilities=capabilities,
                     tools=_tools(gateway, listed),
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Any
 
@@ -27,8 +26,8 @@ _RETRY_MS = 1000
 class RecentEvents(EventStore):
     """The last events of one session's streams.
 
-    A stream resumes after an event that is kept, and lasts until its response, or until it is resumed once more. After
-    any other event it ends, and its client knows that the answer is lost.
+    A stream resumes after an event that is kept, and lasts until its response. After any other event it ends, and its
+    client knows that the answer is lost.
 
     Args:
         most: Events that are kept.
@@ -40,8 +39,6 @@ class RecentEvents(EventStore):
         self._most, self._most_bytes = most, most_bytes
         self._number = self._bytes = 0
         self._arrival, self._closed = anyio.Event(), False
-        self._resumed: dict[str, object] = {}
-        """Of each stream, what reads it at the moment."""
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         size = len(to_json(message, by_alias=True, exclude_none=True)) if message is not None else 0
@@ -55,44 +52,30 @@ class RecentEvents(EventStore):
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """As mcp's, and then what follows: mcp would lose what is stored before it reads the stream itself."""
-        last = self._find(last_event_id)
+        last = next((event for event in self._events if str(event[0]) == last_event_id), None)
         if last is None or isinstance(last[2], JSONRPCResponse | JSONRPCError):  # nothing follows a response
             return None
         read, stream, *_ = last
-        reader = self._resumed[stream] = object()
-        self._arrived()  # or one that read it before would go on waiting
-        try:
-            while self._resumed.get(stream) is reader and not self._closed:
-                event = next((event for event in self._events if event[0] > read), None)
-                if event is None:
-                    await self._arrival.wait()
-                    continue
-                number, of, message, _ = event
-                if number > read + 1:
-                    break  # this reader was slower than what is kept
-                read = number
-                # Without a message it only marks where a stream begins, for a client to resume from.
-                if of == stream and message is not None:
-                    await send_callback(EventMessage(message, str(number)))
-                    if isinstance(message, JSONRPCResponse | JSONRPCError):
-                        break
-        finally:
-            if self._resumed.get(stream) is reader:
-                del self._resumed[stream]
+        while not self._closed:
+            event = next((event for event in self._events if event[0] > read), None)
+            if event is None:
+                await self._arrival.wait()
+                continue
+            number, of, message, _ = event
+            if number > read + 1:
+                break  # this reader was slower than what is kept
+            read = number
+            # Without a message it only marks where a stream begins, for a client to resume from.
+            if of == stream and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+                if isinstance(message, JSONRPCResponse | JSONRPCError):
+                    break
         return None
-
-    def is_error(self, event: str) -> bool:
-        """Whether an event that is kept is a response with an error, which nothing follows."""
-        found = self._find(event)
-        return found is not None and isinstance(found[2], JSONRPCError)
 
     def close(self) -> None:
         """End the streams that were resumed."""
         self._closed = True
         self._arrived()
-
-    def _find(self, event: str) -> tuple[int, str, JSONRPCMessage | None, int] | None:
-        return next((each for each in self._events if str(each[0]) == event), None)
 
     def _arrived(self) -> None:
         self._arrival.set()
@@ -124,14 +107,6 @@ class ClientSessions(SessionManager):
         """End every session and its streams, which uvicorn would wait for."""
         for transport in list(self.transports().values()):
             await transport.terminate()
-
-    def touch(self, session: str) -> None:
-        """Note a request of a session that mcp does not see."""
-        transport = self.transports().get(session)
-        scope = transport.idle_scope if transport is not None else None
-        # mcp sets it to infinity while a request is under way or a stream is open, and sets it anew afterwards.
-        if scope is not None and scope.deadline < math.inf and self.session_idle_timeout is not None:
-            scope.deadline = anyio.current_time() + self.session_idle_timeout
 
 
 def user_of(bearer: Bearer) -> AuthenticatedUser:

@@ -1,38 +1,27 @@
-"""One request of an MCP client within its world: the tool or servers it means, and their result as its era has it."""
+"""One request of an MCP client within its world: the tool or server it means, and the result as its era has it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, cast
 
-import anyio
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
-from mcp_rollout.gateway.connection.calls import ROUND_S
 from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json, Relay, without_own
-from mcp_rollout.gateway.connection.resource_calls import pages
-from mcp_rollout.gateway.errors import GatewayError, ProtocolError
+from mcp_rollout.gateway.errors import GatewayError
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.remote.outcome import encoded_failure, encoded_result
 from mcp_rollout.gateway.serve.client_gateways import ClientGateway
 from mcp_rollout.gateway.server_events import ServerEvents
 
-WORLD_META = "mcp-rollout/world"
-"""In the `_meta` of results, and of a client's later requests: its world, where the era has no sessions."""
 _INFO: Json = {"name": "mcp-rollout", "version": version("mcp-rollout")}
 _MODERN_ONLY = frozenset(("resultType", "ttlMs", "cacheScope"))
-_MARK = "mcp-rollout."
-Send = Callable[[str, Json], Awaitable[Json]]
-"""Sends the request with these parameters to a server. Raises `ErrorAnswer`, `GatewayError`."""
-
-_LISTS = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}
 CACHE: Json = {"ttlMs": 0, "cacheScope": "private"}
-"""What results of `_CACHED` have in 2026-07-28, and lists joined here or of servers of the other era have not."""
-_CACHED = frozenset((*_LISTS, "resources/read"))
-_SEPARATOR = "__"
+"""What results of `_CACHED` have in 2026-07-28, and those of servers of the other era have not."""
+_CACHED = frozenset(("resources/list", "resources/templates/list", "resources/read", "prompts/list"))
 
 
 def error_of(error: ErrorAnswer | GatewayError) -> Json:
@@ -65,44 +54,22 @@ class WorldRequest(Relay):
             raise ErrorAnswer({"code": INVALID_REQUEST, "message": problem})
         return await self._relay.request(method, params)
 
-    async def result(self, params: Json, *, rounds: int) -> Json:
+    async def result(self, params: Json) -> Json:
         """The servers' result.
 
         Args:
-            rounds: How many questions of a server are asked as requests, for a client that does not know them as
-                results.
+            params: Without `_meta`.
 
         Raises:
             ErrorAnswer, GatewayError: for `error_of`.
         """
-        result = await self._once(params)
-        for _ in range(rounds):
-            if result.get("resultType") != "input_required":
-                return result
-            asked = cast("Mapping[str, Json]", result.get("inputRequests") or {})
-            answers = {
-                key: await self.request(str(one.get("method")), cast("Json", one.get("params") or {}))
-                for key, one in asked.items()
-            }
-            more: Json = {"inputResponses": answers} if answers else {}
-            if (state := result.get("requestState")) is not None:
-                more["requestState"] = state
-            if not asked:
-                await anyio.sleep(ROUND_S)
-            # The whole request again: between rounds, all that a server of this era keeps is in `requestState`.
-            result = await self._once({**params, **more})
-        if rounds and result.get("resultType") == "input_required":
-            raise ProtocolError(f"the server has no result after {rounds} rounds of answers", tool=self._method)
-        return result
-
-    async def _once(self, params: Json) -> Json:
         if self._method == "tools/call":
             return await self._call(params)
-        if not self._client.relays:
+        if (server := self._client.whole) is None:
             raise ErrorAnswer({"code": METHOD_NOT_FOUND, "message": "only tools are served here"})
-        result = await route(self._client, self._method, params, self._send)
-        is_whole = result.get("resultType") != "input_required"
-        return {**CACHE, **result} if is_whole and self._method in _CACHED else result
+        # Whatever it declared: the server's own error is a better answer than one of ours.
+        result = await self._send(server, params)
+        return {**CACHE, **result} if self._method in _CACHED and not _asks(result) else result
 
     async def _call(self, params: Json) -> Json:
         name: Any = params.get("name")
@@ -140,111 +107,28 @@ class WorldRequest(Relay):
         )
 
 
-async def route(client: ClientGateway, method: str, params: Json, send: Send) -> Json:
-    """The result of a request that is not a call of a tool.
+def _asks(result: Json) -> bool:
+    return result.get("resultType") == "input_required"
 
-    One server gets it as it is. Of several, those that declared the capability do: lists become one, prompts have their
-    server's name before their own, and resources are asked of one after the other.
 
-    Raises:
-        ErrorAnswer: a server's error; or none of them has the method.
-        GatewayError: what `send` raises.
+def modern_result(result: Json, request: object) -> Json:
+    """A server's result for a client of 2026-07-28: with its type, and this server's identity in place of its own.
+
+    Args:
+        request: The client's id of the request, by which it knows a subscription.
     """
-    # Whatever it declared: the server's own error is a better answer than one of ours.
-    if len(client.capabilities) == 1:
-        return await send(next(iter(client.capabilities)), params)
-    servers = client.having(_capability(method))
-    if len(servers) == 1:
-        return await send(servers[0], params)
-    if not servers:
-        raise ErrorAnswer({"code": METHOD_NOT_FOUND, "message": f"Method not found: {method[:100]}"})
-    reference = cast("Json", params.get("ref") or {})
-    if method in _LISTS:
-        return await _merged(client, method, servers, send)
-    if method == "prompts/get" or "name" in reference:
-        named = params if method == "prompts/get" else reference
-        server, _, name = str(named.get("name")).partition(_SEPARATOR)
-        if server not in servers:
-            raise ErrorAnswer({"code": INVALID_PARAMS, "message": f"Unknown prompt: {named.get('name')}"})
-        own = {**named, "name": name}
-        return await send(server, own if method == "prompts/get" else {**params, "ref": own})
-    if method == "logging/setLevel":
-        # The client sets one level for all servers; their results are empty.
-        return [await send(server, params) for server in servers][-1]
-    return await _first(servers, params, send)
+    meta = {**cast("Json", result.get("_meta") or {}), SERVER_INFO_META_KEY: _INFO}
+    if SUBSCRIPTION_ID_META_KEY in meta:
+        meta[SUBSCRIPTION_ID_META_KEY] = request
+    return {"resultType": "complete", **result, "_meta": meta}
 
 
-def _capability(method: str) -> str:
-    room = method.partition("/")[0]
-    return {"completion": "completions"}.get(room, room)
-
-
-async def _merged(client: ClientGateway, method: str, servers: list[str], send: Send) -> Json:
-    kind, found, missing = _LISTS[method], list[Json](), list[ErrorAnswer]()
-    for server in servers:
-        try:
-            async for page in pages(partial(send, server), client.gateway.config.servers[server].max_message_bytes):
-                for each in cast("list[Json]", page.get(kind) or []):
-                    name = f"{server}{_SEPARATOR}{each.get('name')}" if kind == "prompts" else each.get("name")
-                    found.append({**each, "name": name})
-        except ErrorAnswer as error:
-            # A server with resources need not have templates of them.
-            if error.error.get("code") != METHOD_NOT_FOUND:
-                raise
-            missing.append(error)
-        except ValueError as error:
-            raise ProtocolError(str(error), server=server, tool=method) from error
-    if len(missing) == len(servers):
-        raise missing[-1]
-    return {kind: found}
-
-
-async def _first(servers: list[str], params: Json, send: Send) -> Json:
-    """The first result; the last error where there is none. Reading twice does no harm."""
-    for server in servers[:-1]:
-        try:
-            return await send(server, params)
-        # An error is how a server says that the resource is another's; a broken one ends the request.
-        except ErrorAnswer:
-            continue
-    return await send(servers[-1], params)
-
-
-def enveloped(result: Mapping[str, Any], **meta: str) -> Json:
-    """A result of 2026-07-28: with its type, and the identity of this server in place of the server's behind it."""
-    said = {**cast("Json", result.get("_meta") or {}), **meta, SERVER_INFO_META_KEY: _INFO}
-    return {"resultType": "complete", **result, "_meta": said}
-
-
-def in_era(result: Json, handle: str, *, modern: bool) -> Json:
-    """A server's result for a client of either era."""
-    if modern:
-        return enveloped(result, **{WORLD_META: handle})
+def handshake_result(result: Json) -> Json:
+    """A server's result for a client of the handshake's era. Raises `ErrorAnswer` where it is a question."""
+    if _asks(result):
+        problem = "the server asks for input by a result, which clients of the handshake's era do not know"
+        raise ErrorAnswer({"code": INVALID_REQUEST, "message": problem})
     said = cast("Json", result.get("_meta") or {})
     meta = {name: value for name, value in said.items() if name != SERVER_INFO_META_KEY}
     kept = {name: value for name, value in result.items() if name not in _MODERN_ONLY and name != "_meta"}
     return {**kept, "_meta": meta} if meta else kept
-
-
-def joined_state(result: Json, handle: str) -> Json:
-    """A question of the server with its world in `requestState`: the answer has to reach the same one.
-
-    The handle cannot be guessed, and the server's own state follows it as it is, for the server to verify.
-    """
-    if result.get("resultType") != "input_required":
-        return result
-    state = result.get("requestState")
-    return {**result, "requestState": f"{_MARK}{handle}" + (f".{state}" if state is not None else "")}
-
-
-def split_state(params: Json) -> str:
-    """Take the world out of a request's `requestState`, and leave the server's own; returns the handle."""
-    state = params.get("requestState")
-    if not isinstance(state, str):
-        return ""
-    handle, dot, own = state.removeprefix(_MARK).partition(".")
-    if dot:
-        params["requestState"] = own
-    else:
-        del params["requestState"]
-    return handle if state.startswith(_MARK) else "?"

@@ -59,10 +59,6 @@ class ServeConfig(BaseModel):
     """After so many seconds without a request for it, a lease is freed: its client has vanished."""
     client_sessions: int = Field(default=10_000, ge=1)
     """Sessions of MCP clients at a time, in equal parts for the bearers; further ones are refused."""
-    stream_after_s: Seconds = 2
-    """After which a client's call in a session gets a stream, which the client can resume if it breaks."""
-    take_over_s: Seconds = 10
-    """How long mcp's server may take to open that stream; then the call is cancelled."""
     answer_s: Seconds = 600
     """How long an MCP client may take to answer a server's request in its stream."""
     drain_s: Seconds = 30

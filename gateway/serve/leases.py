@@ -16,7 +16,6 @@ from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavaila
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.serve.bearers import Bearer, Refused
 from mcp_rollout.gateway.serve.client_gateways import ClientGateway, ServedGateway
-from mcp_rollout.gateway.serve.client_relay import ClientRelay
 from mcp_rollout.gateway.serve.config import ServeConfig
 from mcp_rollout.gateway.serve.params import Params
 from mcp_rollout.gateway.serve.served_lease import LeasedCalls, ServedLease
@@ -27,7 +26,7 @@ PATH = "/mcp"
 """The endpoint; below it are the addresses of worlds."""
 _LEASED = "~"
 """Begins the addresses of leases. No client's world begins at one, also when its lease is over."""
-NO_LEASE = "no such lease here: it was freed, or this server was started again since"
+_NO_LEASE = "no such lease here: it was freed, or this server was started again since"
 _SWEEPS = 4
 """Looks for idle leases within an idle bound."""
 _THINKS = 10
@@ -64,29 +63,21 @@ class ServedLeases:
         """
         lease = self._leases.get(handle) if isinstance(handle, str) else None
         if lease is None or lease.bearer is not bearer or lease.is_clients or lease.over.is_set():
-            raise WorldLost(NO_LEASE)
+            raise WorldLost(_NO_LEASE)
         lease.used()
         return lease
 
     def at(self, address: str, bearer: Bearer) -> ServedLease | None:
         """The world at an address of this bearer, which this request renews; None if one is to begin.
 
-        At the address without a name that is the bearer's only lease, as long as no world has begun there.
-
         Raises:
             WorldLost: the address was a lease's, which is over, or another bearer's.
-            Refused: it has no name, and the bearer has several leases.
         """
         lease = self._at.get((bearer, address))
-        if lease is None and not address:
-            leases = [each for (of, _), each in self._at.items() if of is bearer and not each.is_clients]
-            if len(leases) > 1:
-                raise Refused(409, f"this bearer has {len(leases)} leases: use the address of one ({PATH}/...)")
-            lease = leases[0] if leases else None
         if lease is not None:
             lease.used()
         elif address.startswith(_LEASED):
-            raise WorldLost(NO_LEASE)
+            raise WorldLost(_NO_LEASE)
         return lease
 
     async def open(self, params: Params, bearer: Bearer) -> dict[str, Any]:
@@ -136,10 +127,6 @@ class ServedLeases:
         self._add(lease)
         self._tasks.start_soon(self._hold, lease, None, seed, tools, reset)
         return lease
-
-    def pass_on(self, relay: ClientRelay) -> None:
-        """Let a relay pass notifications until it is closed."""
-        self._tasks.start_soon(relay.pump)
 
     def begin_for_client(self, bearer: Bearer, client: ClientGateway, address: str | None) -> ServedLease:
         """A world of an MCP client; it begins to wait for its place.

@@ -178,11 +178,6 @@ class ServedLease:
         self.calls = calls
         self.tools: Mapping[tuple[str, str], ToolDefinition] = {}
 
-    @property
-    def world(self) -> str:
-        """What MCP clients know it by. Not a lease's handle: with that its bearer calls the harness's tools."""
-        return self.handle if self.is_clients else str(self.address)
-
     def used(self) -> None:
         """Renew it."""
         self.used_at = anyio.current_time()

@@ -197,15 +197,6 @@ def unusable_answer(answered: int | str, problem: str) -> Json:
     return {"jsonrpc": "2.0", "id": answered, "error": error}
 
 
-def is_message(message: Json) -> bool:
-    """Whether mcp can read it."""
-    try:
-        typed(message)
-    except ValueError:
-        return False
-    return True
-
-
 def is_response(message: Json) -> bool:
     return "method" not in message
 

@@ -2,17 +2,14 @@
 
 Its tool `ask_twice`, its prompt `greet` and its resource `test://names` elicit two names, and answer with them. The old
 one sends a request for each name, the new one answers with a result that asks. With a second argument `odd`, calls
-and lists of prompts are answered with JSON of a wrong shape; with `endless`, calls with results that ask for nothing,
-and lists of prompts with one page after the other. What it receives is added to the file SEEN. When the
-client's roots change, the old one tells its API_KEY outside of calls: in a log line, and in a question, of which it
-logs the refusal.
+and lists of prompts are answered with JSON of a wrong shape. What it receives is added to the file SEEN.
 """
 
 import json
 import os
 import sys
 
-OLD, ODD, ENDLESS = sys.argv[1] == "old", sys.argv[2:] == ["odd"], sys.argv[2:] == ["endless"]
+OLD, ODD = sys.argv[1] == "old", sys.argv[2:] == ["odd"]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 ELICITATION = {"message": "Who?", "requestedSchema": SCHEMA}
 CAPABILITIES = {"tools": {}, "prompts": {}, "resources": {}}
@@ -65,34 +62,15 @@ def result_of(method, params):
         return {"resultType": "input_required", "inputRequests": [1]}
     if ODD and method == "prompts/list":
         return {**COMPLETE, "prompts": [1]}
-    if ENDLESS and method == "tools/call":
-        return {"resultType": "input_required", "requestState": "again"}
-    if ENDLESS and method == "prompts/list":
-        cursor = str(int(params.get("cursor", 0)) + 1)
-        return {**COMPLETE, **LISTS[method], "nextCursor": cursor}
     if method in LISTS:
         return {**COMPLETE, **LISTS[method]}
     names, question = (f"{ask('a')} {ask('b')}", None) if OLD else names_or_question(params)
     return question or {**COMPLETE, **ANSWERS[method](names)}
 
 
-def log(text):
-    send({"method": "notifications/message", "params": {"level": "info", "data": text}})
-
-
-def tell():
-    key = os.environ["API_KEY"]
-    log(f"connected with {key}")
-    send({"id": "q", "method": "elicitation/create", "params": {**ELICITATION, "message": f"Who has {key}?"}})
-
-
 for line in sys.stdin:
     asked = seen(line)
     number, method = asked.get("id"), asked.get("method")
-    if method == "notifications/roots/list_changed":
-        tell()
-    elif method is None and "error" in asked:
-        log(asked["error"]["message"])
     if number is None or method is None:
         continue
     if OLD and method == "initialize":

@@ -11,7 +11,7 @@ import anyio
 import httpx2
 import mcp_types as mcp
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import BaseModel, ValidationError
 from served import OTHER_TOKEN, TOKEN, RawClient, at, client, remote, served
@@ -224,80 +224,47 @@ async def test_long_requests_of_one_bearer_are_bounded_together_and_short_ones_p
                 await anyio.lowlevel.checkpoint()
 
 
-BEGIN = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": BEGIN}
-STREAMS = {"accept": "application/json, text/event-stream"}
-
-
 class Name(BaseModel):
     name: str
 
 
-@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
-async def test_a_call_at_the_limit_gets_its_stream_and_its_answers_and_runs_once() -> None:
-    server, logged, ran = MCPServer("shop", log_level="CRITICAL"), anyio.Event(), list[str]()
+async def test_a_call_at_the_limit_gets_its_answers_and_can_be_cancelled_and_another_is_refused() -> None:
+    server, ran, stopped = MCPServer("shop", log_level="CRITICAL"), list[str](), anyio.Event()
 
     @server.tool()
     async def order(ctx: Context) -> str:
         ran.append("order")
-        await ctx.session.send_log_message("warning", "ordered", related_request_id=ctx.request_id)
-        await logged.wait()
         return (await ctx.elicit("Who?", Name)).action
-
-    del order  # registered
-
-    async def log(params: mcp.LoggingMessageNotificationParams) -> None:
-        logged.set()
-
-    async with serving(server, "http-handshake") as entry:
-        made = GatewayConfig.model_validate({"servers": {"shop": entry}})
-        async with served(made, limits={"calls": 1}) as running:
-            other = RawClient(running.url)
-            session = {**STREAMS, "mcp-session-id": (await other.post(INITIALIZE, **STREAMS)).headers["mcp-session-id"]}
-
-            async def answer(context: Any, params: Any) -> mcp.ElicitResult:
-                for method in ("tools/call", "tools/list"):
-                    request = {"jsonrpc": "2.0", "id": 2, "method": method, "params": {"name": "tools/call"}}
-                    refused = await other.post(request, **session)
-                    assert refused.status_code == 429 and "limits.calls" in refused.text
-                unread = b'{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"x":[%s0]}}' % (b"0," * 200_000)
-                assert (await other.post(unread, **session)).status_code == 429
-                return mcp.ElicitResult(action="accept", content={"name": "Ada"})
-
-            answers: Any = {"logging_callback": log, "elicitation_callback": answer}
-            with anyio.fail_after(60):
-                async with Client(running.url, mode="legacy", cache=None, **answers) as user:
-                    assert (await user.call_tool("order", {})).content[0].text == "accept"
-    assert ran == ["order"]
-
-
-@pytest.mark.parametrize("where", ["in a stream", "without one"])
-async def test_a_call_at_the_limit_can_be_cancelled(where: str) -> None:
-    server, began, stopped = MCPServer("waits", log_level="CRITICAL"), anyio.Event(), anyio.Event()
 
     @server.tool()
     async def wait() -> str:
-        began.set()
+        ran.append("wait")
         try:
-            with anyio.move_on_after(60):  # or the test would not end where the call is not cancelled
-                await anyio.sleep_forever()
-        except anyio.get_cancelled_exc_class():
+            await anyio.sleep_forever()
+        finally:
             stopped.set()
-            raise
         return ""
 
-    del wait  # registered
+    del order, wait  # registered
     async with serving(server, "http-handshake") as entry:
-        made = GatewayConfig.model_validate({"servers": {"waits": {**entry, "call_timeout_s": 600}}})
-        stream_after_s = 0.01 if where == "in a stream" else 600
-        async with served(made, limits={"calls": 1}, stream_after_s=stream_after_s) as running:
-            async with Client(running.url, mode="legacy", cache=None) as user:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(user.call_tool, "wait", {})
-                    await began.wait()
-                    tasks.cancel_scope.cancel()
-                with anyio.fail_after(30):
+        made = GatewayConfig.model_validate({"servers": {"shop": {**entry, "call_timeout_s": 600}}})
+        async with served(made, limits={"calls": 1}) as running, Client(running.url, mode="legacy") as other:
+
+            async def answer(context: Any, params: Any) -> mcp.ElicitResult:
+                with pytest.raises(MCPError, match=r"limits\.calls"):
+                    await other.call_tool("order", {})
+                return mcp.ElicitResult(action="accept", content={"name": "Ada"})
+
+            with anyio.fail_after(60):
+                async with Client(running.url, mode="legacy", elicitation_callback=answer) as user:
+                    assert (await user.call_tool("order", {})).content[0].text == "accept"
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(user.call_tool, "wait", {})
+                        while "wait" not in ran:
+                            await anyio.lowlevel.checkpoint()
+                        tasks.cancel_scope.cancel()
                     await stopped.wait()
+    assert ran == ["order", "wait"]
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,7 @@ async def test_a_client_that_names_anothers_trajectory_does_not_reach_its_world(
             assert found["result"]["content"][0]["text"] == "plum"
 
 
-@pytest.mark.parametrize("mode", ERAS)
-@pytest.mark.parametrize("era", ["old", "new"])
+@pytest.mark.parametrize(("era", "mode"), [("old", "legacy"), ("new", MODERN)])
 async def test_nothing_that_a_client_writes_under_our_prefix_goes_upstream(tmp_path: Path, era: str, mode: str) -> None:
     async def elicited(context: Any, params: Any) -> mcp.ElicitResult:
         return mcp.ElicitResult(action="accept", content={"name": "Ada"}, _meta={**INVENTED})

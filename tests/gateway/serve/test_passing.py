@@ -90,16 +90,51 @@ async def test_questions_of_the_handshake_era_reach_the_client_as_requests() -> 
         assert text(await user.call_tool("roots", {})) == "file:///home"
 
 
-async def test_questions_as_results_reach_the_client_for_tools_and_prompts() -> None:
-    async with serving_asker(scope="session") as running, client(running, MODERN) as user:
-        assert text(await user.call_tool("ask_in_a_round", {})) == "{'name': 'Ada'} mine.1"
-        assert (await user.get_prompt("greet_whom")).messages[0].content.text == "{'name': 'Ada'} mine.1"
-
-
 async def test_a_client_that_cannot_be_asked_is_not_asked() -> None:
     async with serving_asker() as running, Client(running.url, mode="legacy") as user:
         with pytest.raises(MCPError, match="does not take elicitation/create"):
             await user.call_tool("ask", {})
+
+
+def of_one_era(era: str, **more: Any) -> GatewayConfig:
+    entry = {"command": sys.executable, "args": ["-I", "-S", TELLING, era], "required": True, "scope": "process"}
+    return GatewayConfig.model_validate({"servers": {era: {**entry, **more}}})
+
+
+@pytest.mark.parametrize(("era", "mode"), [("old", "legacy"), ("new", MODERN)])
+async def test_questions_within_tools_prompts_and_resources_reach_the_client(era: str, mode: str) -> None:
+    async with served(of_one_era(era)) as running, client(running, mode) as user:
+        assert text(await user.call_tool("ask_twice", {})) == "Ada Ada"
+        assert (await user.get_prompt("greet")).messages[0].content.text == "Ada Ada"
+        assert (await user.read_resource("test://names")).contents[0].text == "Ada Ada"
+
+
+@pytest.mark.parametrize(("era", "mode"), [("old", MODERN), ("new", "legacy")])
+async def test_a_server_of_one_era_answers_clients_of_the_other_and_cannot_ask_them(era: str, mode: str) -> None:
+    async with served(of_one_era(era)) as running, client(running, mode) as user:
+        assert [each.name for each in (await user.list_tools()).tools] == ["ask_twice"]
+        assert [each.name for each in (await user.list_prompts()).prompts] == ["greet"]
+        assert [str(each.uri) for each in (await user.list_resources()).resources] == ["test://names"]
+        for asking in (user.call_tool("ask_twice", {}), user.get_prompt("greet"), user.read_resource("test://names")):
+            if era == "new":
+                with pytest.raises(MCPError, match="asks for input by a result"):
+                    await asking
+            else:
+                assert "does not take elicitation/create" in str(await asking)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_several_servers_offer_their_tools_together_and_nothing_else(mode: str) -> None:
+    async with raw_server([SERVER]) as one, raw_server([SERVER]) as two:
+        entries = {name: {"url": f"http://127.0.0.1:{port}/mcp"} for name, port in (("one", one), ("two", two))}
+        async with served(GatewayConfig.model_validate({"servers": entries})) as running:
+            async with client(running, mode) as user:
+                assert user.server_capabilities.prompts is None
+                with pytest.raises(MCPError, match="only tools are served here"):
+                    await user.list_prompts()
+                for name in entries:
+                    with pytest.raises(MCPError, match="of my own"):
+                        await user.call_tool(f"{name}__fail", {})
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -133,8 +168,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(mode: str) -> None:
             assert text(await user.call_tool("was_stopped", {})) == "true"
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_what_a_server_asks_within_a_call_is_bounded_in_number(mode: str) -> None:
+async def test_what_a_server_asks_within_a_call_is_bounded_in_number() -> None:
     server = MCPServer("nags", log_level="CRITICAL")
 
     @server.tool()
@@ -149,7 +183,7 @@ async def test_what_a_server_asks_within_a_call_is_bounded_in_number(mode: str) 
     del nag  # registered
     async with listening_server(server, "http-handshake") as entry:
         made = GatewayConfig.model_validate({"servers": {"nags": entry}, "max_requests_per_call": 3})
-        async with served(made) as running, client(running, mode) as user:
+        async with served(made) as running, client(running, "legacy") as user:
             for _ in range(2):
                 said = text(await user.call_tool("nag", {}))
                 assert said == "3: a call may make 3 requests (max_requests_per_call)"
@@ -172,88 +206,6 @@ async def test_errors_pass_with_code_and_data(mode: str) -> None:
             await user.call_tool("fail", {})
         error = caught.value.error
         assert (error.code, error.message, error.data) == (-32077, "of my own", {"why": [1, 2]})
-
-
-@pytest.mark.parametrize("mode", ERAS)
-async def test_a_list_of_several_servers_is_of_those_that_have_it(mode: str) -> None:
-    old = {"command": sys.executable, "args": ["-I", "-S", TELLING, "old"], "required": True}
-    async with raw_server([SERVER]) as port:
-        entries = {"two": {**old, "scope": "session"}, "one": {"url": f"http://127.0.0.1:{port}/mcp"}, "three": old}
-        async with served(GatewayConfig.model_validate({"servers": entries})) as running:
-            async with client(running, mode) as user:
-                templates = (await user.list_resource_templates()).resource_templates
-                assert [found.uri_template for found in templates] == ["test://numbers/{number}"]
-    async with served(GatewayConfig.model_validate({"servers": {"one": old, "two": old}})) as running:
-        async with client(running, mode) as user:
-            with pytest.raises(MCPError) as caught:
-                await user.list_resource_templates()
-            assert caught.value.error.code == mcp.METHOD_NOT_FOUND
-
-
-async def test_a_list_of_several_servers_is_bounded_in_bytes() -> None:
-    old = {"command": sys.executable, "args": ["-I", "-S", TELLING, "old"], "required": True}
-    endless = {**old, "args": [*old["args"], "endless"], "max_message_bytes": 4096}
-    async with served(GatewayConfig.model_validate({"servers": {"one": old, "two": endless}})) as running:
-        async with client(running, "legacy") as user:
-            with pytest.raises(MCPError, match=r"two/prompts/list: the list has more than max_message_bytes \(4096\)"):
-                await user.list_prompts()
-
-
-async def test_several_servers_are_offered_together() -> None:
-    async with raw_server([SERVER]) as one, raw_server([SERVER]) as two:
-        entries = {name: {"url": f"http://127.0.0.1:{port}/mcp"} for name, port in (("one", one), ("two", two))}
-        async with served(GatewayConfig.model_validate({"servers": entries})) as running:
-            async with client(running, "legacy") as user:
-                prompts = {found.name for found in (await user.list_prompts()).prompts}
-                assert prompts == {"one__greet", "one__greet_whom", "two__greet", "two__greet_whom"}
-                got = await user.get_prompt("two__greet", {"name": "Ada"})
-                assert got.messages[0].content.text == "Hello, Ada."
-                assert len((await user.list_resources()).resources) == 2
-                assert (await user.read_resource("test://numbers/7")).contents[0].text == "number 7"
-                assert text(await user.call_tool("two__ask", {})) == "accept Ada"
-
-
-async def test_prompts_and_resources_of_a_server_without_tools_for_the_policy_are_offered() -> None:
-    async with raw_server([SERVER]) as one, raw_server([SERVER]) as two:
-        entries = {name: {"url": f"http://127.0.0.1:{port}/mcp"} for name, port in (("one", one), ("two", two))}
-        made = GatewayConfig.model_validate({"servers": {**entries, "two": {**entries["two"], "tools": []}}})
-        async with served(made) as running, client(running, "legacy") as user:
-            assert text(await user.call_tool("ask", {})) == "accept Ada"
-            got = await user.get_prompt("two__greet", {"name": "Ada"})
-            assert got.messages[0].content.text == "Hello, Ada."
-            assert len((await user.list_resources()).resources) == 2
-
-
-async def test_what_a_server_sends_outside_of_calls_passes_without_secrets() -> None:
-    assert sorted(await told_outside_of_calls(2)) == ["Who has [secret]?", "connected with [secret]"]
-
-
-async def test_a_client_that_never_answers_outside_of_calls_is_not_waited_for() -> None:
-    assert "Request 'elicitation/create' timed out" in await told_outside_of_calls(3, answer_s=0.05)
-
-
-async def told_outside_of_calls(number: int, answer_s: float = 600) -> list[str]:
-    """The first log lines and questions that a client gets, which it does not answer."""
-    told: list[str] = []
-
-    async def on_log(params: mcp.LoggingMessageNotificationParams) -> None:
-        told.append(str(params.data))
-
-    async def on_question(context: Any, params: Any) -> mcp.ElicitResult:
-        told.append(params.message)
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    entry = {"command": sys.executable, "args": ["-I", "-S", TELLING, "old"], "env": {"API_KEY": KEY}}
-    made = GatewayConfig.model_validate({"servers": {"old": {**entry, "scope": "process"}}})
-    answers = {"logging_callback": on_log, "elicitation_callback": on_question}
-    async with served(made, answer_s=answer_s) as running, client(running, "legacy", **answers) as user:
-        await user.list_prompts()
-        await user.send_roots_list_changed()
-        with anyio.fail_after(60):
-            while len(told) < number:
-                await anyio.lowlevel.checkpoint()
-    return told
 
 
 @pytest.mark.parametrize("mode", ERAS)

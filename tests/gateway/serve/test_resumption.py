@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import random
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 from mcp.server.streamable_http import EventMessage
-from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
+from mcp_types import JSONRPCNotification, JSONRPCResponse
 from raw_clients import raw_server
 from served import served
 
@@ -65,111 +66,41 @@ async def test_a_stream_that_broke_resumes_where_it_was() -> None:
     assert got[-1]["id"] == 2 and got[-1]["result"]["content"][0]["text"] == "reported"
 
 
-async def test_a_stream_is_not_resumed_behind_its_response() -> None:
-    # As npm's SDK does after an error: an empty stream would let it open one without an event, beside the one it has.
-    async with session() as (http, url):
-        asked = {"jsonrpc": "2.0", "id": 2, "method": "prompts/get", "params": {"name": "nope"}}
-        answer = (await http.post(url, json=asked)).text.splitlines()
-        ids = [line[4:] for line in answer if line.startswith("id: ")]
-        assert json.loads(answer[-2].removeprefix("data: "))["error"]["message"] == "Unknown prompt: nope"
-        again = await http.get(url, headers={"last-event-id": ids[-1]})
-        assert again.status_code == 405
-        async with http.stream("GET", url, headers={"last-event-id": ids[0]}) as stream:  # the response is still there
-            assert [line async for line in stream.aiter_lines() if line.startswith("data: {")] == [answer[-2]]
-
-
 async def test_a_resumed_stream_ends_with_its_session() -> None:
     async with session() as (http, url), resumed(http, url, {"name": "wait", "arguments": {}}) as stream:
         await http.delete(url)
         assert not [line async for line in stream.aiter_lines() if line.startswith("data: {")]
 
 
-RESPONSE = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
-
-
-def message(text: str) -> JSONRPCMessage:
-    return JSONRPCNotification(jsonrpc="2.0", method="m", params={"text": text})
-
-
-async def replayed(kept: RecentEvents, last: str, then: Callable[[], Awaitable[object]] | None = None) -> list[str]:
-    """The ids of a resumed stream's events, until it ends; after the first one, something else happens meanwhile."""
-    found: list[str] = []
+async def replayed(kept: RecentEvents, last: int) -> list[int]:
+    found: list[int] = []
 
     async def take(event: EventMessage) -> None:
-        found.append(event.event_id or "")
-        if then is not None and len(found) == 1:
-            await then()
+        found.append(int(event.event_id or 0))
 
     with anyio.fail_after(60):
-        await kept.replay_events_after(last, take)
+        await kept.replay_events_after(str(last), take)
     return found
 
 
-async def test_events_are_bounded_in_number() -> None:
-    kept = RecentEvents(4, 10_000)
-    for number in range(5):
-        await kept.store_event("a" if number % 2 else "b", message(str(number)))
-    await kept.store_event("b", RESPONSE)
-    assert await replayed(kept, "3") == ["5", "6"]
-    assert await replayed(kept, "2") == []
-    assert await replayed(kept, "6") == []  # after the response
-
-
-async def test_events_are_bounded_in_bytes() -> None:
-    kept = RecentEvents(100, 10_000)
-    for _ in range(5):
-        await kept.store_event("a", message("x" * 3000))
-    await kept.store_event("a", RESPONSE)
-    assert await replayed(kept, "3") == ["4", "5", "6"]
-    assert await replayed(kept, "2") == []
-    await kept.store_event("a", message("x" * 11_000))
-    assert await replayed(kept, "5") == []
-    await kept.store_event("a", None)
-    await kept.store_event("a", RESPONSE)
-    assert await replayed(kept, "8") == ["9"]
-
-
-async def test_a_resumed_stream_has_what_is_stored_while_it_is_replayed() -> None:
-    kept = RecentEvents(10, 10_000)
-    for text in "ab":
-        await kept.store_event("a", message(text))
-    assert await replayed(kept, "1", lambda: kept.store_event("a", RESPONSE)) == ["2", "3"]
-
-
-async def test_events_that_are_closed_end_what_reads_them() -> None:
-    kept = RecentEvents(10, 10_000)
-    for text in "ab":
-        await kept.store_event("a", message(text))
-
-    async def end() -> None:
-        kept.close()
-
-    assert await replayed(kept, "1", end) == ["2"]
-
-
-async def test_a_resumed_stream_ends_where_its_reader_is_slower_than_what_is_kept() -> None:
-    kept = RecentEvents(3, 10_000)
-    for text in "ab":
-        await kept.store_event("a", message(text))
-
-    async def flood() -> None:
-        for _ in range(4):
-            await kept.store_event("b", message("more"))
-
-    assert await replayed(kept, "1", flood) == ["2"]
-
-
-async def test_a_stream_that_is_resumed_once_more_has_one_reader() -> None:
-    kept = RecentEvents(10, 10_000)
-    for text in "ab":
-        await kept.store_event("a", message(text))
-    second: list[str] = []
-
-    async def again() -> None:
-        async def finish() -> None:
-            await kept.store_event("a", RESPONSE)
-
-        second.extend(await replayed(kept, "1", finish))
-
-    assert await replayed(kept, "1", again) == ["2"]
-    assert second == ["2", "3"]
+async def test_what_is_kept_is_bounded_and_a_stream_resumes_with_all_that_followed_in_it_or_not_at_all() -> None:
+    chance, all_resumed = random.Random(1), 0
+    for most, most_bytes in [(4, 10_000), (100, 10_000), (12, 3_000)] * 30:
+        kept, stored = RecentEvents(most, most_bytes), list[tuple[int, str, int]]()
+        for number in range(1, 30):
+            of, size = chance.choice("abc"), chance.choice([0, 10, 1_000, most_bytes + 1])
+            text = {"text": "x" * size}
+            await kept.store_event(of, JSONRPCNotification(jsonrpc="2.0", method="m", params=text) if size else None)
+            stored.append((number, of, size))
+        for number, of in enumerate("abc", 30):
+            await kept.store_event(of, JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+            stored.append((number, of, 1))
+        resumed = 0
+        for number, of, _ in stored:
+            after = [other for other, stream, size in stored[number:] if stream == of and size]
+            found = await replayed(kept, number)
+            assert found in ([], after), (number, stored)
+            resumed += found != []
+        assert resumed <= most and sum(size for _, _, size in stored[len(stored) - resumed :]) <= most_bytes
+        all_resumed += resumed
+    assert all_resumed > 100
