@@ -152,8 +152,8 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
     if run.scale:
         environments = run.directory / "environments"
         environments.mkdir()
-        slow = raw_environment(STATE.fitting) | {"agent": {"use": "lab.asynchronous.slow_tools:SlowTools"}}
-        (environments / f"{STATE.fitting}.yaml").write_text(yaml.safe_dump(slow))
+        slow = raw_environment("shop") | {"agent": {"use": "lab.asynchronous.slow_tools:SlowTools"}}
+        (environments / "shop.yaml").write_text(yaml.safe_dump(slow))
         modules = (
             "mcp_rollout.rollout.verl_cpu.accelerator,mcp_rollout.rollout.verl.trainer,lab.asynchronous.slow_engine"
         )

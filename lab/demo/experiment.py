@@ -1,9 +1,9 @@
 """The demo's experiment: warm up a tiny model on expert traces, then train it with GRPO.
 
-The customer of a retail order wants to be out of it, or to know about it. In the environment `retail_wish_any` each of
-four steps is accepted, and the expert chooses one at random: from its traces the model learns to call tools in the
-right form and to read the customer's wish and the order's state, but not which step fits. GRPO then trains it in
-`retail_wish_fitting`, where wish and state together decide which step is rewarded.
+The customer of a retail order wants to be out of it, or to know about it. In the environment `shop:slice=wish_any`
+each of four steps is accepted, and the expert chooses one at random: from its traces the model learns to call tools in
+the right form and to read the customer's wish and the order's state, but not which step fits. GRPO then trains it in
+`shop:slice=wish_fitting`, where wish and state together decide which step is rewarded.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Tasks:
 
 
 WISH = Tasks(
-    blind="retail_wish_any",
-    fitting="retail_wish_fitting",
-    validation="retail_wish_validation",
+    blind="shop:slice=wish_any",
+    fitting="shop:slice=wish_fitting",
+    validation="shop:slice=wish_validation",
     blind_reward=1 / 4,
     # Four equally likely steps cost 0.027 nats per token. At the rate of `STATE`, two rounds did not teach the wish.
     warm_up=WarmUp(good_loss=0.029, learning_rate=2e-2),
@@ -71,9 +71,9 @@ WISH = Tasks(
 )
 """Wish and state decide."""
 STATE = Tasks(
-    blind="retail_any",
-    fitting="retail_fitting",
-    validation="retail_validation",
+    blind="shop:slice=any",
+    fitting="shop:slice=fitting",
+    validation="shop:slice=validation",
     blind_reward=1 / 3,
     warm_up=WarmUp(),
     rows=9,

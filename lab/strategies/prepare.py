@@ -77,7 +77,7 @@ _DONE = "prepared.json"
 class Plan:
     """What a warm-up begins with."""
 
-    experts: Mapping[str, int] = field(default_factory=lambda: {"depot_any": ALL_DAYS})
+    experts: Mapping[str, int] = field(default_factory=lambda: {"depot:slice=any": ALL_DAYS})
     """The environments whose experts are imitated, and how many days of each."""
     tasks: str = "depot"
     """The environment that is trained in."""
@@ -90,7 +90,7 @@ class Plan:
 PLANS: Mapping[str, Plan] = {
     "long": Plan(experts={"depot_long": ALL_DAYS}, tasks="depot_long", days=LongDays, stages=LONG_STAGES, tokens=KEYS),
     # One day in eleven by habit: a policy that is wrong at times.
-    "skilled": Plan(experts={"depot": ALL_DAYS, "depot_any": ALL_DAYS // 10}, stages=SKILLED_STAGES),
+    "skilled": Plan(experts={"depot": ALL_DAYS, "depot:slice=any": ALL_DAYS // 10}, stages=SKILLED_STAGES),
 }
 """Of the runs that do not begin with `Plan()`, by their days."""
 
@@ -111,7 +111,8 @@ def prepare(home: Path, *, seed: int = 0, plan: Plan = Plan(), scale: float = 1.
     home.mkdir(parents=True, exist_ok=True)
     there, exports = ("--environments-dir", WORLDS), list[str]()
     for expert, days in plan.experts.items():
-        played, rows = home / f"expert-{expert}", home / f"{expert}.jsonl"
+        name = expert.replace(":slice=", "_")
+        played, rows = home / f"expert-{name}", home / f"{name}.jsonl"
         days_of_it = (*there, "--engine", "expert", "--split", "train", "-n", str(days))
         command("run", expert, *days_of_it, "--out", played, "--resume")
         command("trace", "export", played, "--sft", "-o", rows)

@@ -55,7 +55,7 @@ LONG_RUNS: dict[str, tuple[str, ...]] = {
 """Runs on the long days, by what they change."""
 SHORT_SEEDS, OTHER_SEEDS = 5, 3
 """Seeds of chains and trees; of single turns, of days with second tries and of the long days."""
-RETRY = "depot_retry"
+RETRY = "depot:slice=retry"
 """Days in which states are met again: a treatment that does not fit has no effect."""
 EVERY = 5
 """Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""

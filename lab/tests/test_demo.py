@@ -31,7 +31,7 @@ def called(*arguments: str) -> Any:
 
 def test_the_slice_that_the_demo_trains_on_pays_neither_chance_nor_silence(tmp_path: Path) -> None:
     for engine in ("random", "none"):
-        tasks = ("lab/worlds/retail_wish_fitting.yaml", "-n", "30")
+        tasks = ("lab/worlds/shop.yaml:slice=wish_fitting", "-n", "30")
         played = called("run", *tasks, "--engine", engine, "--out", str(tmp_path / engine))
         assert played["failed"] == 0 and played["reward_mean"] <= 0.2
 
@@ -43,7 +43,7 @@ def test_openai_agents_tells_the_demos_model_what_the_built_in_agent_does(tmp_pa
     for name, directory in (("built_in", "lab/worlds"), ("program", str(write_environments(tmp_path / "e")))):
         out, rows = str(tmp_path / name), tmp_path / f"{name}.jsonl"
         there = ("--environments-dir", directory)
-        run(COMMAND, "run", "retail_any", *there, "--engine", "expert", "-n", "9", "--out", out)
+        run(COMMAND, "run", "shop:slice=any", *there, "--engine", "expert", "-n", "9", "--out", out)
         run(COMMAND, "trace", "export", out, "--sft", "-o", str(rows))
         found = sorted(map(json.loads, rows.read_text().splitlines()), key=lambda row: row["task"])
         told.append([(row["task"], row["messages"], row["tools"]) for row in found])

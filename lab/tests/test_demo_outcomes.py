@@ -23,7 +23,7 @@ def played(
     slice_: str = "counter-fitting",
 ) -> Trace:
     task = f"{slice_}-test-{index:04d}"
-    trace = Trace.begin(f"{index}", Task(environment="retail_fitting", task=task, seed=index, prompt=USER), Origin())
+    trace = Trace.begin(f"{index}", Task(environment="shop", task=task, seed=index, prompt=USER), Origin())
     look = Parsed(content="", calls=(call := Call(name="list_orders", arguments={}),))
     trace.add_completion(Completion(ids=[1]), look, Edit(appended=[1]), mask_thinking=False)
     found = ToolResult(content=(Content(kind=ContentKind.TEXT, text="{}"),))

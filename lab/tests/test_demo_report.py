@@ -38,7 +38,7 @@ def test_a_page_without_marks_is_refused() -> None:
 def test_a_run_of_other_tasks_is_refused_and_the_recorded_results_stay(tmp_path: Path) -> None:
     from lab.demo.report import main
 
-    (tmp_path / "result.json").write_text(json.dumps(RESULTS[0] | {"held_out_environment": "retail_validation"}))
-    with pytest.raises(SystemExit, match="retail_validation"):
+    (tmp_path / "result.json").write_text(json.dumps(RESULTS[0] | {"held_out_environment": "shop:slice=validation"}))
+    with pytest.raises(SystemExit, match="shop:slice=validation"):
         main([str(tmp_path)])
     assert json.loads((ROOT / "docs" / "demo_results.json").read_text()) == RESULTS

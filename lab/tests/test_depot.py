@@ -153,7 +153,7 @@ async def test_a_treatment_without_effect_is_told_and_costs_no_more_than_a_turn(
         return ScriptedPolicy([first, missed, second, *rest], ByteTokens().encode, stop=IM_END)
 
     async with staged(
-        str(WORLDS / "depot_retry.yaml"), tmp_path, within={"depot": depot.create_server("retry")}
+        f"{WORLDS}/depot.yaml:slice=retry", tmp_path, within={"depot": depot.create_server("retry")}
     ) as stage:
         (task,) = await stage.tasks("test", 1)
         trace = await stage.play(task, misses_once)

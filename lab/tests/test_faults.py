@@ -1,4 +1,4 @@
-"""Our own clients under `lab.benchmarks.faults`, and its judge: a slice of what `python -m lab.benchmarks.faults` measures."""
+"""Our own clients under `lab.benchmarks.faults`, and its judge: a slice of what that measures."""
 
 from __future__ import annotations
 

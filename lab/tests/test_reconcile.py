@@ -1,4 +1,4 @@
-"""A slice of `python -m lab.benchmarks.reconcile`: trajectories under faults, held against the log and a run without faults."""
+"""A slice of `lab.benchmarks.reconcile`: trajectories under faults, held against the log and a run without faults."""
 
 from __future__ import annotations
 

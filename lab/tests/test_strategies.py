@@ -21,9 +21,9 @@ CLI = Path(sys.executable).with_name("mcp-rollout")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Days of the expert of `depot_any`."""
+    """Days of the expert of the slice `any`."""
     home = tmp_path_factory.mktemp("days")
-    run = ["run", WORLDS / "depot_any.yaml", "--engine", "expert", "--split", "train", "-n", "24"]
+    run = ["run", f"{WORLDS}/depot.yaml:slice=any", "--engine", "expert", "--split", "train", "-n", "24"]
     run += ["--out", home / "expert"]
     subprocess.run([CLI, *run], check=True, stdout=subprocess.DEVNULL)
     export = ["trace", "export", home / "expert", "--sft", "-o", home / "sft.jsonl"]
