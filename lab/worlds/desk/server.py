@@ -13,10 +13,11 @@ model learns the form, is right half the time (`half`), a third of the time (`bl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from words import HARBOUR, PARTS, SHOP, Domain, Part
@@ -138,7 +139,7 @@ def create_server(name: str) -> MCPServer:
     return server
 
 
-def _look_up(harness: Harness[World], tool: str) -> object:
+def _look_up(harness: Harness[World], tool: str) -> Callable[..., Any]:
     async def look_up(item: str, ctx: Context) -> str:
         world = harness.world(ctx)
         world.calls.append(tool)
