@@ -109,6 +109,7 @@ class ClientFace:
         if ctx.request_id is None or ctx.method == "ping" or (modern and ctx.method == "initialize"):
             return await call_next(ctx)
         try:
+            _sender(ctx).bearer.check_calls()
             return await (self._in_2026 if modern else self._in_session)(ctx, call_next)
         except (ErrorAnswer, GatewayError) as broken:
             error = error_of(broken)
@@ -117,7 +118,7 @@ class ClientFace:
             raise MCPError(code=INTERNAL_ERROR, message=refused.problem) from refused
 
     async def _in_session(self, ctx: Context, call_next: CallNext) -> Json:
-        """The result of a request of the handshake's era. Raises `ErrorAnswer`, `GatewayError`, `Refused`."""
+        """The result of a request of the handshake's era. Raises `ErrorAnswer`, `GatewayError` and `Refused`."""
         connection = connection_of(ctx)
         session = self._sessions.get(connection.session_id or "")
         if ctx.method == "initialize":
@@ -200,7 +201,6 @@ class ClientFace:
         if not isinstance(meta, dict):
             raise ErrorAnswer({"code": INVALID_PARAMS, "message": "_meta must be an object"})
         meta = cast("Json", {**meta, **level})
-        lease.bearer.check_calls()
         with self._counted(lease, ctx.method):
             session = await self._leases.session_of(lease)
             relay = relay_of(ctx, meta.get("progressToken"), self._answer_s)

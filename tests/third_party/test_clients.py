@@ -47,8 +47,7 @@ async def test_unchanged_clients_keep_state_at_an_address() -> None:
 @pytest.mark.full
 @pytest.mark.needs("verifiers")
 async def test_verifiers_plays_64_worlds_of_a_stdio_server_that_keeps_state(tmp_path: Path) -> None:
-    memory = npm("server-memory", env={"NODE_COMPILE_CACHE": str(tmp_path / "compiled")})
-    entry = apart(memory, tmp_path, before='export MEMORY_FILE_PATH="$PWD/memory.jsonl"')
+    entry = apart(npm("server-memory"), tmp_path, before='export MEMORY_FILE_PATH="$PWD/memory.jsonl"')
     python, program = ROOT / ".venv-verifiers" / "bin" / "python", PROGRAMS / "verifiers_client.py"
     async with served(GatewayConfig.model_validate({"servers": {"memory": entry}})) as running:
         argv = [str(python), str(program), running.url, "64"]

@@ -256,17 +256,6 @@ async def test_one_trainer_leaves_a_place_to_each_other_one(mini: Entries) -> No
         assert await other.open("d")
 
 
-async def test_worlds_that_were_left_do_not_hold_up_the_end(mini: Entries) -> None:
-    async with cells(mini, drain_s=600, idle_s=600) as running:
-        for number in range(4):
-            await called(f"{running.url}/{number}", MODERN, "put", text="plum")
-        async with Client(running.url, mode="legacy") as user:
-            await user.call_tool("put", {"text": "plum"})
-            with anyio.fail_after(60):
-                await running.drain()
-        assert running.leases == 0
-
-
 def test_sigterm_ends_worlds_that_were_left_and_streams_that_are_open(mini: Entries, tmp_path: Path) -> None:
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {"store": mini("put", scope="process")}}))

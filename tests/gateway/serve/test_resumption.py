@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 from mcp.server.streamable_http import EventMessage
-from mcp_types import JSONRPCNotification, JSONRPCResponse
+from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 from raw_clients import raw_server
 from served import served
 
@@ -72,11 +72,14 @@ async def test_a_resumed_stream_ends_with_its_session() -> None:
         assert not [line async for line in stream.aiter_lines() if line.startswith("data: {")]
 
 
-async def replayed(kept: RecentEvents, last: int) -> list[int]:
+async def replayed(kept: RecentEvents, last: int, meanwhile: Sequence[JSONRPCMessage] = ()) -> list[int]:
+    """The events of a resumed stream; these ones are stored while the first of them is sent."""
     found: list[int] = []
 
     async def take(event: EventMessage) -> None:
         found.append(int(event.event_id or 0))
+        for message in meanwhile if len(found) == 1 else ():
+            await kept.store_event("a", message)
 
     with anyio.fail_after(60):
         await kept.replay_events_after(str(last), take)
@@ -104,3 +107,14 @@ async def test_what_is_kept_is_bounded_and_a_stream_resumes_with_all_that_follow
         assert resumed <= most and sum(size for _, _, size in stored[len(stored) - resumed :]) <= most_bytes
         all_resumed += resumed
     assert all_resumed > 100
+
+
+@pytest.mark.parametrize(("most", "found"), [(10, [2, 3, 4]), (2, [2])])
+async def test_a_resumed_stream_has_what_is_stored_meanwhile_or_ends_where_its_reader_is_too_slow(
+    most: int, found: list[int]
+) -> None:
+    kept, note = RecentEvents(most, 10_000), JSONRPCNotification(jsonrpc="2.0", method="m")
+    more = [note] * (1 if most > 2 else 4) + [JSONRPCResponse(jsonrpc="2.0", id=1, result={})]
+    for _ in range(2):
+        await kept.store_event("a", note)
+    assert await replayed(kept, 1, more) == found
