@@ -99,7 +99,7 @@ class ClientGateway:
             own: Capabilities of this server's own.
         """
         declared = self.capabilities[self.whole] if self.whole is not None else {}
-        capabilities = {name: options if pushes else {} for name, options in declared.items()}
+        capabilities: Json = {name: options if pushes else {} for name, options in declared.items()}
         told = {server: text for server, text in self.gateway.instructions.items() if text}
         parts = [text if len(told) == 1 else f"# {server}\n{text}" for server, text in told.items()]
         instructions = {"instructions": "\n\n".join(parts)} if parts else {}
