@@ -115,7 +115,10 @@ class Compaction:
         """
         most = self._config.summary_tokens
         if self._held is None:
-            self._ids, self._line, self._places = list(trace.context), list(trace.rendered), dict(trace.begins)
+            self._ids, self._line = list(trace.context), list(trace.rendered)
+            begins, turns = trace.begins.items(), trace.turns
+            # Not a turn whose only token, its end, the template has removed.
+            self._places = {turn: at for turn, at in begins if turns[turn].sampled > len(turns[turn].trimmed)}
             self._held = list(map(without_images, pending))
             if not most:
                 trace.messages += self._held
