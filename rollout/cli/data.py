@@ -29,7 +29,6 @@ from mcp_rollout.rollout.cli.options import (
 from mcp_rollout.rollout.cli.output import Console
 from mcp_rollout.rollout.environment.agent_loops import read_agent_loops
 from mcp_rollout.rollout.environment.config import Environment, load_for_row
-from mcp_rollout.rollout.environment.harness import ALL
 from mcp_rollout.rollout.environment.parquet import check_suffix, write_parquet
 from mcp_rollout.rollout.environment.row_validation import (
     AGENT,
@@ -50,7 +49,7 @@ from mcp_rollout.rollout.environment.row_validation import (
 )
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.environment.startup import opened_environment
-from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.environment.task import ALL, Task
 from mcp_rollout.rollout.evaluation.summary import note_on_rewards
 from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, check_tools_rendered
 

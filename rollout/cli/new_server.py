@@ -16,11 +16,10 @@ from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.cli.new_directory import new_directory
 from mcp_rollout.rollout.cli.options import AsJson, print_result
 from mcp_rollout.rollout.environment.config import load_environment
-from mcp_rollout.rollout.environment.harness import SPLITS
 from mcp_rollout.rollout.environment.parquet import write_parquet
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.environment.startup import opened_environment
-from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.environment.task import SPLITS, Task
 from mcp_rollout.rollout.extras import install_command
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")

@@ -18,7 +18,7 @@ from mcp_rollout.gateway.config.servers_file import read_servers
 from mcp_rollout.gateway.errors import ConfigError, raise_all
 from mcp_rollout.rollout.cli.output import Console, json_visible
 from mcp_rollout.rollout.environment.config import Environment, environment_file, load_environment
-from mcp_rollout.rollout.environment.harness import ALL
+from mcp_rollout.rollout.environment.task import ALL
 from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, read_chat_template
 
 File = Annotated[str, typer.Argument(help="An mcpServers file, or an environment: its YAML file or its name.")]

@@ -21,9 +21,10 @@ from mcp_rollout.rollout.contract.report import (
     complete,
 )
 from mcp_rollout.rollout.environment.config import Environment
-from mcp_rollout.rollout.environment.harness import ALL, ListedTask
+from mcp_rollout.rollout.environment.harness import ListedTask
 from mcp_rollout.rollout.environment.rows import listed_tasks
 from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import ALL
 
 Examine = Callable[[CheckSetup], Awaitable[str]]
 _WITHOUT_TASKS: dict[Clause, Examine] = {

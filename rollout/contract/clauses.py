@@ -18,9 +18,9 @@ from mcp_rollout.rollout.contract.play import CheckSetup, SetupFailed, differenc
 from mcp_rollout.rollout.contract.report import Clause
 from mcp_rollout.rollout.engines.rehearsal import idle_worlds, pays_for_checks_alone, place
 from mcp_rollout.rollout.environment.config import DEFAULT_ASSISTANT_TURNS
-from mcp_rollout.rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from mcp_rollout.rollout.environment.harness import ListedTask, list_tasks
 from mcp_rollout.rollout.environment.rows import environment_tasks, system_message, task_of
-from mcp_rollout.rollout.environment.task import question
+from mcp_rollout.rollout.environment.task import ALL, SPLITS, question
 from mcp_rollout.rollout.environment.validation import missing_roles
 from mcp_rollout.rollout.loop.world_calls import examine
 from mcp_rollout.rollout.types import Message

@@ -17,9 +17,6 @@ Model = TypeVar("Model", bound=BaseModel)
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A score, a part of one or a reward: one that is NaN or infinite would make the advantages of its whole group NaN."""
 
-SPLITS = ("train", "test")
-ALL = "all"
-"""Both splits, one after the other: a published result covers all of a benchmark's tasks."""
 _ALL = 1_000_000
 """The limit where all tasks of a split are wanted."""
 

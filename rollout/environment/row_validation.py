@@ -16,11 +16,10 @@ from mcp_rollout.gateway.catalogue.tool_config import LockEntry
 from mcp_rollout.gateway.errors import ConfigError, GatewayError, faults_of
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.rollout.environment.config import Environment
-from mcp_rollout.rollout.environment.harness import ALL
 from mcp_rollout.rollout.environment.parquet import read_rows
 from mcp_rollout.rollout.environment.reward_config import Component
 from mcp_rollout.rollout.environment.rows import environment_tasks, problems_of, unlike_text, warn_of_writing_checks
-from mcp_rollout.rollout.environment.task import REMEDY, Task, question
+from mcp_rollout.rollout.environment.task import ALL, REMEDY, Task, question
 from mcp_rollout.rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles
 
 log = structlog.get_logger(__name__)

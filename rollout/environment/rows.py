@@ -18,10 +18,10 @@ from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.schemas.arguments import prepare
 from mcp_rollout.rollout.environment.config import Environment, SystemPart, TasksConfig
-from mcp_rollout.rollout.environment.harness import ALL, SPLITS, ListedTask, list_tasks
+from mcp_rollout.rollout.environment.harness import ListedTask, list_tasks
 from mcp_rollout.rollout.environment.matching import Match, unusable
 from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component
-from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.environment.task import ALL, SPLITS, Task
 from mcp_rollout.rollout.environment.task_file import FileTask, read_tasks
 from mcp_rollout.rollout.types import Message
 

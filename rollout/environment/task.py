@@ -14,6 +14,9 @@ from mcp_rollout.gateway.errors import ConfigError, Faults, InvalidValue, one_er
 from mcp_rollout.rollout.environment.matching import Match, compare, unusable
 from mcp_rollout.rollout.types import Message
 
+SPLITS = ("train", "test")
+ALL = "all"
+"""Both splits, one after the other: a published result covers all of a benchmark's tasks."""
 REMEDY = "write rows with `mcp-rollout data`"
 MOST_CALLS = 64
 """Calls that prepare or examine one task's world."""

@@ -22,9 +22,9 @@ from mcp_rollout.gateway.config.pydantic_errors import validate
 from mcp_rollout.gateway.errors import ConfigError, Faults, InvalidValue, raise_all
 from mcp_rollout.gateway.schemas.extent import DEEPEST
 from mcp_rollout.gateway.types import canonical_json
-from mcp_rollout.rollout.environment.harness import ALL, ListedTask
+from mcp_rollout.rollout.environment.harness import ListedTask
 from mcp_rollout.rollout.environment.parquet import read_rows
-from mcp_rollout.rollout.environment.task import Calls, Checks, VerlColumns, as_text, from_json, plain, question
+from mcp_rollout.rollout.environment.task import ALL, Calls, Checks, VerlColumns, as_text, from_json, plain, question
 
 MOST_BYTES = 2**29
 MOST_ROWS = 1_000_000

@@ -22,8 +22,9 @@ from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.mcp_servers.tau3_airline import package, users
 from mcp_rollout.rollout.contract import Options, check_environment
 from mcp_rollout.rollout.environment.config import load_environment
-from mcp_rollout.rollout.environment.harness import SPLITS, list_tasks
+from mcp_rollout.rollout.environment.harness import list_tasks
 from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import SPLITS
 
 pytestmark = pytest.mark.anyio
 

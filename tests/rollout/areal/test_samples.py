@@ -40,7 +40,7 @@ def turn(*versions: int, first: int | None = None) -> Turn:
     """A turn with these versions of its sampled ids, as far as they are known."""
     attempts = [Attempt(tokens=1, weights_version=version) for version in versions]
     sampled = {"finish_reason": FinishReason.STOP, "sampled": len(versions) or 2}
-    return Turn(content="", thinking="", attempts=attempts, weights_version=(first, None), **sampled)
+    return Turn(content="", thinking="", begins_at=0, attempts=attempts, weights_version=(first, None), **sampled)
 
 
 @pytest.mark.parametrize("context", ["keep", "drop_previous"])

@@ -245,7 +245,9 @@ def test_the_anchor_of_a_turn_is_what_the_servers_said_last() -> None:
             for number, state in enumerate(states)
         ]
         spoken = UserEvent(seq=1, message="", done=False, state=user) if user else None
-        return Turn(content="", thinking="", finish_reason=FinishReason.STOP, sampled=1, tools=tools, user=spoken)
+        return Turn(
+            content="", thinking="", begins_at=0, finish_reason=FinishReason.STOP, sampled=1, tools=tools, user=spoken
+        )
 
     task = Task(environment="e", task="t", seed=1, prompt=({"role": "user", "content": ""},))
     trace = Trace.begin("one", task, Origin())
