@@ -13,7 +13,7 @@ import anyio.lowlevel
 import structlog
 
 from mcp_rollout.gateway.cassette.lines import is_query
-from mcp_rollout.gateway.cassette.reading import CallOnTape, LeaseOnTape, call_key
+from mcp_rollout.gateway.cassette.reading import CassetteCall, CassetteLease, call_key
 from mcp_rollout.gateway.connection.in_flight import InFlightCall, OutgoingCall
 from mcp_rollout.gateway.connection.redaction import CassetteSecrets
 from mcp_rollout.gateway.differences import differences
@@ -39,10 +39,10 @@ class ReplayedSending(Sending):
 
     def __init__(
         self,
-        recorded: LeaseOnTape,
+        recorded: CassetteLease,
         trajectory: str,
         *,
-        query: Callable[[bytes], CallOnTape | None],
+        query: Callable[[bytes], CassetteCall | None],
         secrets: CassetteSecrets,
         go_live: Callable[[], Any] | None,
     ) -> None:
@@ -52,13 +52,13 @@ class ReplayedSending(Sending):
         self._live: Sending | None = None
         """Set once the live servers have the trajectory's state."""
         self._catching_up: Sending | None = None
-        self._left: dict[str, deque[CallOnTape]] = {}
+        self._left: dict[str, deque[CassetteCall]] = {}
         for each in recorded.calls:
             # The answer to a server's question is part of the call in which it asked.
             if not each.is_query and each.role is not Role.ELICIT:
                 self._left.setdefault(each.server, deque()).append(each)
         self._answered: list[OutgoingCall] = []
-        """Calls that the tape has answered so far."""
+        """Calls that the cassette has answered so far."""
 
     def check_tools(self) -> None:
         changed = self._lease.lease.tools_changed
@@ -93,7 +93,7 @@ class ReplayedSending(Sending):
             await self._continue_live(found)
         if self._live is not None:
             return await self._live.send(call)
-        assert isinstance(found, CallOnTape)
+        assert isinstance(found, CassetteCall)
         # Before the `await` below: if a concurrent call goes live meanwhile, this one is sent to the live servers, too.
         if not is_query(tool.role):
             self._answered.append(call)
@@ -101,7 +101,7 @@ class ReplayedSending(Sending):
         await anyio.lowlevel.cancel_shielded_checkpoint()
         return await self._outcome(found, call)
 
-    def _find(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> CallOnTape | ReplayMismatch:
+    def _find(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> CassetteCall | ReplayMismatch:
         asked = self._secrets.redact(dict(arguments))
         key = call_key(tool.server, tool.name, asked, self._id)
         left = self._left.get(tool.server)
@@ -120,7 +120,7 @@ class ReplayedSending(Sending):
                 problem += f", which differs in {first.path}"
         return ReplayMismatch(problem, server=tool.server)
 
-    async def _outcome(self, found: CallOnTape, call: OutgoingCall) -> ToolResult:
+    async def _outcome(self, found: CassetteCall, call: OutgoingCall) -> ToolResult:
         recorded = found.filled(self._id)
         if recorded.events is not None:
             call.in_flight().events.add(recorded.events)
@@ -134,7 +134,7 @@ class ReplayedSending(Sending):
         return recorded.result.result(recorded.elapsed_s)
 
     async def _continue_live(self, mismatch: ReplayMismatch) -> None:
-        """Lease the servers and send them what the tape has answered so far."""
+        """Lease the servers and send them what the cassette has answered so far."""
         assert self._go_live is not None
         # Several calls may miss at once: one leases the servers, and the others then go on with them.
         async with self._going_live:
@@ -149,10 +149,10 @@ class ReplayedSending(Sending):
                 if call.tool.role is Role.RESET:
                     continue
                 try:
-                    # One after the other, in the order of the tape, whatever was concurrent then.
+                    # One after the other, in the order of the cassette, whatever was concurrent then.
                     await live.send(replace(call, in_flight=partial(_unrecorded, call)))
                 except GatewayError as error:
-                    # It may have failed when it was recorded, too; the trajectory has its outcome from the tape.
+                    # It may have failed when it was recorded, too; the trajectory has its outcome from the cassette.
                     log.info("replay.live_call_failed", trajectory=self._id, tool=call.tool.name, problem=str(error))
             self._live = live
 

@@ -37,7 +37,7 @@ def call_key(server: str, tool: str, arguments: Mapping[str, Any], trajectory: s
 
 
 @dataclass(frozen=True, slots=True)
-class CallOnTape:
+class CassetteCall:
     """A recorded call and its place. Its line is parsed again when it is needed, which keeps little in memory."""
 
     text: str
@@ -64,12 +64,12 @@ class CallOnTape:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseOnTape:
+class CassetteLease:
     """A recorded lease with its calls, in the order in which they began."""
 
     where: str
     lease: RecordedLease
-    calls: list[CallOnTape] = field(default_factory=list[CallOnTape])
+    calls: list[CassetteCall] = field(default_factory=list[CassetteCall])
 
     @property
     def key(self) -> str:
@@ -92,8 +92,8 @@ class Cassette:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.gateways: dict[str, RecordedGateway] = {}
-        self.leases: dict[str, list[LeaseOnTape]] = {}
-        self._queries: dict[tuple[str, bytes], CallOnTape] = {}
+        self.leases: dict[str, list[CassetteLease]] = {}
+        self._queries: dict[tuple[str, bytes], CassetteCall] = {}
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -112,7 +112,7 @@ class Cassette:
             _replace(found)
         return cassette
 
-    def query(self, gateway: str, key: bytes) -> CallOnTape | None:
+    def query(self, gateway: str, key: bytes) -> CassetteCall | None:
         """A recorded call that only reads, by its `call_key`."""
         return self._queries.get((gateway, key))
 
@@ -122,7 +122,7 @@ class Cassette:
         return [lease for lease in leases if lease.gateway == gateway and lease.task == task]
 
     def _read(self, file: Path) -> None:
-        lease: LeaseOnTape | None = None
+        lease: CassetteLease | None = None
         for number, text in _lines(file):
             line = parse(text, file=str(file), number=number)
             where = f"{file}:{number}"
@@ -136,20 +136,20 @@ class Cassette:
                         problem = f"{line.gateway} has other tools here than before"
                         raise ConfigError(problem, file=where, remedy="replay one recording at a time, or record again")
                 case RecordedLease():
-                    lease = LeaseOnTape(where, line)
+                    lease = CassetteLease(where, line)
                     self.leases.setdefault(lease.key, []).append(lease)
                 case RecordedCall():
                     if lease is None:
                         raise ConfigError("is a call before any lease", file=where, remedy="put it after its lease")
                     key = call_key(line.server, line.tool, line.arguments)
-                    call = CallOnTape(text, str(file), number, line.server, line.role, key)
+                    call = CassetteCall(text, str(file), number, line.server, line.role, key)
                     lease.calls.append(call)
                     # Found by its content: what only reads may be asked in another order, or in another lease.
                     if call.is_query or lease.lease.task is None:
                         self._queries.setdefault((lease.lease.gateway, call.key), call)
 
 
-def _replace(found: list[LeaseOnTape]) -> None:
+def _replace(found: list[CassetteLease]) -> None:
     """Put recordings that replace older ones of the same key in their places, whichever comes first in the files."""
     replaced = {id(each): each.lease.replaces for each in found}
     while pair := next(

@@ -104,14 +104,14 @@ class RecordedLeases:
 
     @asynccontextmanager
     async def lease(self, request: LeaseRequest) -> AsyncGenerator[Session]:
-        tape = _Tape()
+        recording = _LeaseRecording()
         failure: Failure | None = None
         try:
-            async with self._leases.lease(request, sending=partial(RecordedSending, tape)) as session:
+            async with self._leases.lease(request, sending=partial(RecordedSending, recording)) as session:
                 yield session
         except GatewayError as error:
             # Of the lease itself: what breaks within it is the failure of a call.
-            failure = Failure.of(error) if tape.began is None else None
+            failure = Failure.of(error) if recording.began is None else None
             raise
         finally:
             lease = RecordedLease(
@@ -122,15 +122,15 @@ class RecordedLeases:
                 identity=dict(request.identity),
                 replaces=request.replaces,
                 failure=failure,
-                tools_changed=tape.tools_changed,
+                tools_changed=recording.tools_changed,
             )
             # Also of a lease that was cancelled: its calls without an outcome say where it was cut.
-            calls = [dump(call.line(), self._secrets.redact, request.trajectory) for call in tape.calls]
+            calls = [dump(call.line(), self._secrets.redact, request.trajectory) for call in recording.calls]
             # One write per lease: a call belongs to the lease before it, so lines of concurrent leases must not mix.
             self._recorder.write([dump(lease, self._secrets.redact), *calls])
 
 
-class _Taped:
+class _CallRecording:
     """A call that is being recorded."""
 
     def __init__(self, tool: ToolDefinition, arguments: Mapping[str, Any]) -> None:
@@ -155,17 +155,17 @@ class _Taped:
         )
 
 
-class _Tape:
+class _LeaseRecording:
     """The calls of one lease in the order in which they began."""
 
     def __init__(self) -> None:
-        self.calls: list[_Taped] = []
+        self.calls: list[_CallRecording] = []
         self.tools_changed: Failure | None = None
         self.began: Sending | None = None
         self._handed_over = 0
         self._running = 0
 
-    def begin(self, call: _Taped) -> None:
+    def begin(self, call: _CallRecording) -> None:
         self.calls.append(call)
         self._running += 1
 
@@ -184,39 +184,39 @@ class _Tape:
 
 
 class RecordedSending(Sending):
-    """Sends calls, and puts them and their outcomes on tape. Releases are not recorded."""
+    """Sends calls, and records them and their outcomes. Releases are not recorded."""
 
-    def __init__(self, tape: _Tape, **made: Any) -> None:
+    def __init__(self, recording: _LeaseRecording, **made: Any) -> None:
         super().__init__(**made)
-        self._tape, tape.began = tape, self
+        self._recording, recording.began = recording, self
 
     def check_tools(self) -> None:
         try:
             super().check_tools()
         except ToolsChanged as error:
-            self._tape.tools_changed = Failure.of(error)
+            self._recording.tools_changed = Failure.of(error)
             raise
 
     async def send(self, call: OutgoingCall) -> ToolResult:
         # The end of a lease is in no replay: there is nothing to release.
         if call.tool.role is Role.RELEASE:
             return await super().send(call)
-        taped = _Taped(call.tool, call.arguments)
+        recorded = _CallRecording(call.tool, call.arguments)
 
         def attempt() -> InFlightCall:
             made = call.in_flight()
-            # Of every attempt alike: the call's events are collected here, and `_Tape.end` adds them to the session's.
-            taped.into, made.events = made.events, taped.events
+            # Of every attempt: the call's events are collected here, and `_LeaseRecording.end` adds them to the session's.
+            recorded.into, made.events = made.events, recorded.events
             return made
 
-        # Before the first `await`: the order on the tape is the order in which calls begin.
-        self._tape.begin(taped)
+        # Before the first `await`: the order of the recording is the order in which calls begin.
+        self._recording.begin(recorded)
         try:
-            taped.result = await super().send(replace(call, in_flight=attempt))
-            return taped.result
+            recorded.result = await super().send(replace(call, in_flight=attempt))
+            return recorded.result
         except GatewayError as error:
-            taped.failure = Failure.of(error)
+            recorded.failure = Failure.of(error)
             raise
         finally:
             # Also of a call that is cut: the others' events wait for it.
-            self._tape.end()
+            self._recording.end()

@@ -12,7 +12,7 @@ import structlog
 
 from mcp_rollout.gateway.cassette.answering import ReplayedSending
 from mcp_rollout.gateway.cassette.lines import RecordedGateway, RecordedLease
-from mcp_rollout.gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
+from mcp_rollout.gateway.cassette.reading import Cassette, CassetteLease, lease_key
 from mcp_rollout.gateway.cassette.recording import RecordedLeases, Recorder, recorded_gateway
 from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.connection.redaction import CassetteSecrets
@@ -121,7 +121,7 @@ class ReplayedLeases:
             _warned=self._warned,
         )
 
-    def _next(self, request: LeaseRequest) -> LeaseOnTape | ReplayMismatch:
+    def _next(self, request: LeaseRequest) -> CassetteLease | ReplayMismatch:
         """The next recorded lease of a key. A lease without a task may only read, and then needs no recorded one."""
         path, task, seed, identity = str(self._cassette.path), request.task, request.seed, request.identity
         key = lease_key(self._name, task, seed, identity)
@@ -131,7 +131,7 @@ class ReplayedLeases:
             self._given[key] = given + 1
             return recorded[given]
         if task is None:
-            return LeaseOnTape(path, RecordedLease(kind="lease", gateway=self._name, task=None, seed=seed))
+            return CassetteLease(path, RecordedLease(kind="lease", gateway=self._name, task=None, seed=seed))
         asked = f"{self._name}: task {task!r}, seed {seed}, {canonical_json(dict(identity))}"
         if recorded:
             return ReplayMismatch(f"{path} has {asked} {len(recorded)} times, and it was asked for once more")

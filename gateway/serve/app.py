@@ -21,10 +21,10 @@ from mcp_rollout.gateway.errors import ConfigError, GatewayError
 from mcp_rollout.gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
 from mcp_rollout.gateway.remote.outcome import failed
 from mcp_rollout.gateway.serve.bearers import CONTENT_TYPE, Admission, Bearer, Counts, Refused, exposition
-from mcp_rollout.gateway.serve.client_face import ClientFace
+from mcp_rollout.gateway.serve.client_endpoint import ClientEndpoint
 from mcp_rollout.gateway.serve.client_gateways import ClientGateways, ServedGateway
 from mcp_rollout.gateway.serve.config import ServeConfig
-from mcp_rollout.gateway.serve.lease_face import LeaseFace
+from mcp_rollout.gateway.serve.lease_endpoint import LeaseEndpoint
 from mcp_rollout.gateway.serve.leases import PATH, ServedLeases
 from mcp_rollout.gateway.serve.params import InvalidParams, Params
 from mcp_rollout.gateway.transport.messages import read_request
@@ -60,8 +60,8 @@ class ServeApp:
     ) -> None:
         self._config, self._leases = config, leases
         self._admission, self._counts = Admission(config, gateway.places), Counts()
-        self._lease_face = LeaseFace(gateway, config, leases, self._counts)
-        self.client_face = ClientFace(clients, leases, config, self._counts)
+        self._lease_endpoint = LeaseEndpoint(gateway, config, leases, self._counts)
+        self.client_endpoint = ClientEndpoint(clients, leases, config, self._counts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,12 +126,12 @@ class ServeApp:
                     if not address and _LEASES in body and (answer := await self._post(body, bearer)) is not None:
                         return answer
                     # mcp's server reads the body itself; the rest of `receive` tells it when its client leaves.
-                    return await self.client_face.serve(bearer, address, scope, _again(body, receive), send)
+                    return await self.client_endpoint.serve(bearer, address, scope, _again(body, receive), send)
             case "DELETE" if address and b"mcp-session-id" not in dict(scope["headers"]):
                 await self._leases.close_at(address, bearer)
                 return DirectAnswer(200, b"{}")
             case "GET" | "DELETE" if address is not None:
-                return await self.client_face.serve(bearer, address, scope, receive, send)
+                return await self.client_endpoint.serve(bearer, address, scope, receive, send)
             case _:
                 raise Refused(405, "this method is not served here")
 
@@ -154,7 +154,7 @@ class ServeApp:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _post(self, body: bytes, bearer: Bearer) -> DirectAnswer | None:
-        """The answer to one POST of the lease extension; None if it is the client face's."""
+        """The answer to one POST of the lease extension; None if it is the client endpoint's."""
         try:
             message, replaced = read_request(body)
         except (ValueError, RecursionError) as error:
@@ -187,22 +187,22 @@ class ServeApp:
         return DirectAnswer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
-        """The lease face's answer to one request; None if it is the client face's."""
+        """the lease endpoint's answer to one request; None if it is the client endpoint's."""
         given: Any = params.get("_meta") or {}
         if not isinstance(given, dict):
             raise InvalidParams("_meta must be an object")
         meta = cast("dict[str, Any]", given)
         if bearer.is_client:
-            # Its requests are the client face's, which knows neither leases nor harness tools.
-            if method in self._lease_face.methods or LEASE_META in meta:
+            # Its requests are the client endpoint's, which knows neither leases nor harness tools.
+            if method in self._lease_endpoint.methods or LEASE_META in meta:
                 raise Refused(403, "this token is an MCP client's: leases need one of --token-file")
             return None
         if method == "tools/call" and LEASE_META in meta:
-            return await self._lease_face.call(Params(params), bearer)
+            return await self._lease_endpoint.call(Params(params), bearer)
         # Other clients discover what mcp's server has to say: all that the servers offer.
         if method == "server/discover" and EXTENSION in _extensions(meta):
-            return await self._lease_face.discover(Params(params), bearer)
-        if (known := self._lease_face.methods.get(method)) is not None:
+            return await self._lease_endpoint.discover(Params(params), bearer)
+        if (known := self._lease_endpoint.methods.get(method)) is not None:
             return await known(Params(params), bearer)
         return None
 
@@ -297,7 +297,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
             with anyio.CancelScope(shield=True):  # worlds are released whatever ends the block; each wait is bounded
                 # Before uvicorn ends: it still carries the answers of the calls that are cancelled now.
                 await leases.end_all()
-                await app.client_face.sessions.end_all()
+                await app.client_endpoint.sessions.end_all()
                 server.should_exit = True
                 # uvicorn waits for requests for half of it, and then cancels them.
                 with anyio.move_on_after(2 * _STOP_S):
@@ -307,7 +307,7 @@ async def serving(gateway: ServedGateway, config: ServeConfig) -> AsyncGenerator
 
 async def _hold_sessions(app: ServeApp, *, task_status: TaskStatus[None]) -> None:
     """Keep mcp's sessions of MCP clients until cancelled."""
-    async with app.client_face.sessions.run():
+    async with app.client_endpoint.sessions.run():
         task_status.started()
         await anyio.sleep_forever()
 

@@ -73,8 +73,8 @@ async def _rescore(
     async with AsyncExitStack() as stack:
         live: LiveScore | None = None
         if cassette is not None:
-            tape = Cassette.read(cassette)
-            live = LiveScore(tape, environment, await stack.enter_async_context(opened_environment(environment)))
+            recorded = Cassette.read(cassette)
+            live = LiveScore(recorded, environment, await stack.enter_async_context(opened_environment(environment)))
         traces = stack.enter_context(Traces(directory))
         progress = stack.enter_context(Progress(console=Console(stderr=True)))
         bar = progress.add_task(f"{environment.name} rescored", total=traces.count(where))

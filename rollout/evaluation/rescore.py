@@ -14,7 +14,7 @@ import anyio.lowlevel
 from pydantic import ValidationError
 
 from mcp_rollout.gateway.cassette.lines import RecordedCall
-from mcp_rollout.gateway.cassette.reading import Cassette, LeaseOnTape, lease_key
+from mcp_rollout.gateway.cassette.reading import Cassette, CassetteLease, lease_key
 from mcp_rollout.gateway.errors import ConfigError, GatewayError
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
@@ -215,7 +215,7 @@ class LiveScore:
                     await self._send(session, each.filled(session.trajectory), each.where)
             return await judge(self._environment, trace, session)
 
-    def _lease(self, trace: Trace) -> LeaseOnTape:
+    def _lease(self, trace: Trace) -> CassetteLease:
         key = lease_key(self._environment.name, trace.task.task, trace.task.seed, trace.origin.identity)
         found = self._cassette.leases.get(key, [])
         if len(found) != 1:

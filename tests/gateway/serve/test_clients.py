@@ -61,7 +61,7 @@ async def test_the_worlds_task_names_schemas_and_fixed_arguments_are_as_configur
             assert text(await client.call_tool("get", {})) == "lesson/3"
 
 
-async def test_a_clients_session_opens_neither_the_lease_face_nor_anothers_world(mini: Entries, config: Config) -> None:
+async def test_a_clients_session_opens_no_lease_and_reaches_no_other_world(mini: Entries, config: Config) -> None:
     made = config(store=mini("get", "reset", scope="process"))
     async with served(made, tokens=(TOKEN, OTHER_TOKEN)) as running:
         own, other = RawClient(running.url, TOKEN), RawClient(running.url, OTHER_TOKEN)

@@ -1,4 +1,4 @@
-"""The face to any MCP client: mcp's server in front, and each request passed to the servers of the client's world."""
+"""The endpoint for any MCP client: mcp's server in front, requests passed to the servers of the client's world."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Session:
     """That its client has set, for servers of 2026-07-28."""
 
 
-class ClientFace:
+class ClientEndpoint:
     """Answers MCP clients of both protocol eras over HTTP."""
 
     def __init__(self, gateways: ClientGateways, leases: ServedLeases, config: ServeConfig, counts: Counts) -> None:

@@ -1,4 +1,4 @@
-"""The face to another gateway: the methods of the lease extension, and `tools/call` within a lease."""
+"""The endpoint for another gateway: the methods of the lease extension, and `tools/call` within a lease."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Method = Callable[[Params, Bearer], Awaitable[bytes]]
 _OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
 
 
-class LeaseFace:
+class LeaseEndpoint:
     """Answers as the members `"result": …` or `"error": …` of a JSON-RPC response, in bytes."""
 
     def __init__(self, gateway: ServedGateway, config: ServeConfig, leases: ServedLeases, counts: Counts) -> None:
