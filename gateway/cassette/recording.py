@@ -205,7 +205,7 @@ class RecordedSending(Sending):
 
         def attempt() -> InFlightCall:
             made = call.in_flight()
-            # Of every attempt: the call's events are collected here, and `_LeaseRecording.end` adds them to the session's.
+            # Of every attempt: the call's events are collected here, and added to the session's when none is in flight.
             recorded.into, made.events = made.events, recorded.events
             return made
 
