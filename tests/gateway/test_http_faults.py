@@ -16,17 +16,18 @@ import pytest
 from breaking import BreakingHttp, BreakingSse, Request, begin_stream, breaking, chunk, respond
 from mcp import MCPError
 from mcp.shared import jsonrpc_dispatcher
-from mcp.shared.message import ClientMessageMetadata, SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCRequest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest
 from rejecting import Rejecting
 from structlog.testing import capture_logs
 
 from mcp_rollout import Gateway, GatewayConfig, Session
 from mcp_rollout.gateway.config.models import ServerConfig
 from mcp_rollout.gateway.errors import DeliveryUnknown, ServerUnavailable, Unauthorized
+from mcp_rollout.gateway.leases.opening import Openings
 from mcp_rollout.gateway.transport.delivery import Broke, Delivery
 from mcp_rollout.gateway.transport.http import ReadStream, WriteStream, http_streams
-from mcp_rollout.gateway.transport.http_answer import EventStream, HttpFault
+from mcp_rollout.gateway.transport.http_answer import HttpFault
 from mcp_rollout.gateway.transport.http_connection import HttpConnections
 from mcp_rollout.gateway.transport.http_exchange import Exchanges, Requests
 from mcp_rollout.gateway.transport.link import Link
@@ -45,10 +46,6 @@ class Odd(Rejecting):
         self.seen: list[str] = []
         self.secured = False
         self.cut = False
-        self.gets: list[str | None] = []
-        """The event that each GET names."""
-        self.versions: list[str | None] = []
-        """Of the protocol, as each POST names it."""
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -59,10 +56,6 @@ class Odd(Rejecting):
         name = request.message.get("method", "") if is_post else request.method
         if request.path == "/mcp":
             self.seen.append(name)
-        if is_post:
-            self.versions.append(request.headers.get("mcp-protocol-version"))
-        if name == "GET" and request.path == "/mcp":
-            self.gets.append(request.headers.get("last-event-id"))
         if request.path == "/mcp" and (own := self.does.get(name)) is not None:
             return await own(request, writer)
         await (super()._serve(request, writer) if self.secured else BreakingHttp._serve(self, request, writer))
@@ -80,10 +73,13 @@ class Odd(Rejecting):
         await writer.wait_closed()
 
 
+def config_of(url: str, **entry: Any) -> GatewayConfig:
+    return GatewayConfig.model_validate({"servers": {"world": {"url": url, "required": True, **entry}}})
+
+
 @asynccontextmanager
 async def playing(server: Odd | Prefixed, **entry: Any) -> AsyncIterator[Session]:
-    settings = {**server.entry, "required": True, **entry}
-    async with Gateway(GatewayConfig.model_validate({"servers": {"world": settings}})) as gateway:
+    async with Gateway(config_of(**{**server.entry, **entry})) as gateway:
         async with gateway.lease(trajectory="t", task=None, seed=1) as session:
             yield session
 
@@ -125,12 +121,6 @@ async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(20):
         while not condition():
             await anyio.lowlevel.checkpoint()
-
-
-async def test_a_document_in_place_of_the_servers_own_stream_has_the_limit() -> None:
-    async with odd(GET="endless") as server, playing(server, max_message_bytes=LIMIT) as session:
-        await until(lambda: server.cut)
-        assert await put(session) == "x"
 
 
 async def test_a_document_in_place_of_a_subscription_has_the_limit() -> None:
@@ -210,34 +200,6 @@ def test_a_header_that_cannot_be_sent_is_a_fault_of_its_request_and_is_not_quote
     assert ("'x-a' has a line end" in caught.value.reason) is (value != "\u20ac")
 
 
-def test_an_event_has_a_limit_and_a_stream_has_not() -> None:
-    stream, line = EventStream(100), b"data: " + b"x" * 60 + b"\n"
-    for _ in range(10):
-        assert [*stream.feed(line), *stream.feed(b"\r"), *stream.feed(b"\n")] == [b"x" * 60]
-    assert list(stream.feed(line)) == []
-    with pytest.raises(HttpFault, match="max_message_bytes"):
-        list(stream.feed(line[:50]))
-    taken = list[bytes]()
-    with pytest.raises(HttpFault, match="max_message_bytes"):
-        for data in EventStream(100).feed(line + b"\n" + line + line + b"\n" + line + b"\n"):
-            taken.append(data)
-    assert taken == [b"x" * 60]
-
-
-async def test_an_event_that_is_too_long_is_a_failed_attempt_to_hear_and_an_event_before_it_a_good_one() -> None:
-    async def own_stream(request: Request, writer: asyncio.StreamWriter) -> None:
-        await begin_stream(writer)
-        small = b'retry: 0\ndata: {"jsonrpc":"2.0","method":"notifications/x"}\n\n'
-        await chunk(writer, small * (len(server.gets) < 4) + b"data: " + b"x" * LIMIT + b"\n\n")
-        await writer.wait_closed()
-
-    async with odd() as server:
-        server.does["GET"] = own_stream
-        async with playing(server, max_message_bytes=LIMIT) as session:
-            await until(lambda: len(server.gets) == 4)
-            assert await put(session) == "x"
-
-
 async def test_the_end_of_a_session_takes_no_slot_and_nothing_else_is_sent_from_then_on() -> None:
     async with odd() as server, streams(server) as (_, write, connections):
         await write.send(request("initialize"))
@@ -248,13 +210,6 @@ async def test_the_end_of_a_session_takes_no_slot_and_nothing_else_is_sent_from_
         for _ in range(4):
             connections.slots.acquire_on_behalf_of_nowait(object())
     assert server.seen == ["initialize", "DELETE"]
-
-
-async def test_a_message_for_a_session_that_has_ended_is_a_broken_line() -> None:
-    stream = ReadStream()
-    await stream.aclose()
-    with pytest.raises(anyio.BrokenResourceError):
-        await stream.put(request("ping"))
 
 
 async def test_nothing_follows_the_end_of_a_session_while_a_call_is_under_way() -> None:
@@ -328,13 +283,34 @@ async def test_a_call_that_broke_is_unknown_though_mcp_wrote_it_in_another_conte
         assert server.ran["x"] == 1
 
 
-async def test_the_version_is_that_of_the_latest_message_that_names_one() -> None:
-    async with odd() as server, streams(server) as (_, write, _):
-        metadata = ClientMessageMetadata(headers={"mcp-protocol-version": "2025-06-18"})
-        said = JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized")
-        await write.send(SessionMessage(said, metadata=metadata))
-        await write.send(request("ping"))
-    assert server.versions == ["2025-06-18"] * 2
+async def test_a_url_where_nobody_listens_fails_the_start_with_the_reason() -> None:
+    said = r"world: 'http://127.0.0.1:9/mcp' .*ConnectError"
+    with anyio.fail_after(20), pytest.raises(ServerUnavailable, match=said):
+        async with Gateway(config_of("http://127.0.0.1:9/mcp?token=hunter2")):
+            pass
+
+
+async def test_a_start_that_is_cancelled_is_no_server_without_tools() -> None:
+    connected = anyio.Event()
+
+    async def keep(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            connected.set()
+            await anyio.sleep_forever()
+
+    async def start(openings: Openings) -> None:
+        with pytest.raises(ServerUnavailable, match="its start was cancelled"):
+            await openings.open("world")
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        url = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
+        tasks.start_soon(listener.serve, keep)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as starting, Openings(config_of(url)) as openings:
+                starting.start_soon(start, openings)
+                await connected.wait()
+                openings.tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
 
 
 class Prefixed(BreakingSse):
