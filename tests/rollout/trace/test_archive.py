@@ -20,7 +20,6 @@ from structlog.testing import capture_logs
 from trace_samples import archived, read_file, recorded_trace
 
 from mcp_rollout.gateway.errors import ConfigError
-from mcp_rollout.mcp_servers.user_simulator.recordings import load_recordings
 from mcp_rollout.rollout.trace.archive import Archive, archive
 from mcp_rollout.rollout.trace.columns import schema, write_columns
 from mcp_rollout.rollout.trace.entries import SELECTABLE, entry_of, selectable
@@ -212,14 +211,3 @@ def test_archiving_that_is_killed_at_any_step_loses_nothing(tmp_path: Path) -> N
     for journal in journals:
         assert [trace.id for trace in read_traces(journal.parent)] == list("abc"), journal
     assert not journals[-1].exists()
-
-
-def test_a_replayed_user_says_the_same_from_an_archive(tmp_path: Path) -> None:
-    trace = recorded_trace()
-    trace.messages += [{"role": "tool", "name": "x", "content": "ok"}, {"role": "user", "content": "bye"}]
-    TraceStore(tmp_path).append(trace)
-    (journal,) = tmp_path.iterdir()
-    said = load_recordings(str(tmp_path))("t", 3)
-    archive(journal)
-    assert load_recordings(str(tmp_path))("t", 3) == said
-    assert said.opening == "hé" and [reply.message for reply in said.replies] == ["bye"]
