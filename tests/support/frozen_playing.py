@@ -149,6 +149,21 @@ def _same_ids() -> Iterator[None]:
 
 
 @contextmanager
+def _numbered_worlds() -> Iterator[None]:
+    """A trajectory's world is numbered by its sample, whichever trajectory gets its world first."""
+    from mcp_rollout.rollout.trace.record import Trace
+
+    begin = Trace.begin
+
+    def numbered(id: str, task: Any, origin: Any) -> Trace:
+        frozen_worlds.BOOK[0].worlds[id] = int(origin.sample > 1)
+        return begin(id, task, origin)
+
+    with patch.object(Trace, "begin", numbered):
+        yield
+
+
+@contextmanager
 def _without_ray(queue: list[Queue], collected: list[Collected]) -> Iterator[None]:
     """verl's TransferQueue and our collector are processes of Ray; here they are objects, the last of these lists."""
 
@@ -301,7 +316,7 @@ async def staged(case: Case, environments: Mapping[str, Any], directory: Path) -
             pass
 
     tokenizer = tokenizer_for(name)
-    with _without_ray(queue, collected), _same_ids():
+    with _without_ray(queue, collected), _same_ids(), _numbered_worlds():
         worker, of_clients = _worker()
         config = worker.config
         config.trainer.default_local_dir = str(directory)

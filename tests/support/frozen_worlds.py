@@ -36,7 +36,7 @@ class Book:
     counts: Counter[str] = field(default_factory=Counter[str])
     """Calls so far, by trajectory."""
     worlds: dict[str, int] = field(default_factory=dict[str, int])
-    """By trajectory, 0 for the first two, which are the roots of a tree, and 1 for all others."""
+    """By trajectory, 0 for the first two samples, which are the roots of a tree; 1 for all others and their attempts."""
     breaks: dict[str, Any] = field(default_factory=dict[str, Any])
     """How this world breaks, by role or tool."""
 
@@ -114,7 +114,7 @@ def desk() -> MCPServer:
         number = book.counts[trajectory]
         book.counts[trajectory] += 1
         await _break(name)
-        own = f"world {book.worlds[trajectory]} " if "differ" in book.breaks else ""
+        own = f"world {book.worlds.get(trajectory, 1)} " if "differ" in book.breaks else ""
         answer = book.answer(f"{own}{name} {number} {json.dumps(arguments, sort_keys=True)}", _called)
         meta: dict[str, Any] = {STATE: f"desk {number % 3}"}
         meta |= {key: answer[name] for key, name in ((REWARD, "reward"), (DONE, "done")) if name in answer}
@@ -144,7 +144,6 @@ def desk() -> MCPServer:
     async def reset(task: str, seed: int, ctx: Context) -> str:
         await _break("reset")
         BOOK[0].counts[_trajectory(ctx)] = 0
-        BOOK[0].worlds.setdefault(_trajectory(ctx), int(len(BOOK[0].worlds) > 1))
         return "{}"
 
     @server.tool(name="score", meta={ROLE: "score"})

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +18,12 @@ from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.mcp_servers.gsm8k_tools import create_server
 from mcp_rollout.mcp_servers.gsm8k_tools.server import problem
-from mcp_rollout.rollout.agents import plan_then_act, reflect, retry_with_feedback
+from mcp_rollout.rollout.agents import plan_then_act, reflect
 from mcp_rollout.rollout.cli.app import app
 from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
 from mcp_rollout.rollout.environment.config import load_environment
 from mcp_rollout.rollout.environment.rows import environment_tasks
-from mcp_rollout.rollout.environment.sections import AgentConfig, AgentOverride
+from mcp_rollout.rollout.environment.sections import AgentConfig
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.agent import build_agent
@@ -39,7 +36,6 @@ from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 ENVIRONMENTS = Path(__file__).parents[3] / "configs" / "environments"
-SHIPPED = (retry_with_feedback, reflect, plan_then_act)
 ADD = hermes.write(thinking="hm", calls=[Call(name="calculate", arguments={"expression": "1 + 1"})])
 
 
@@ -100,13 +96,6 @@ async def test_retry_with_feedback_tries_again_until_the_answer_is_right(tmp_pat
     assert trace.reward is not None and 0.9 * 0.8**2 <= trace.reward.score < 0.9 * 0.8**2 + 0.1
 
 
-async def test_retry_with_feedback_gives_up_after_its_attempts(tmp_path: Path) -> None:
-    agent = {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
-    trace, _ = await gsm8k(tmp_path, agent, ["Answer: {wrong}"] * 9)
-    assert trace.stop_reason is StopReason.AGENT_ENDED and not trace.stop_reason.is_truncated
-    assert len(trace.turns) == 2 and trace.user_turns == 2
-
-
 async def test_reflect_gives_the_user_what_the_second_generation_says(tmp_path: Path) -> None:
     agent = {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"critique": "Check it."}}
     trace, _ = await gsm8k(tmp_path, agent, [ADD, "Answer: {wrong}", ADD, "Answer: {answer}"])
@@ -131,13 +120,6 @@ async def test_plan_then_act_asks_for_a_plan_in_the_prompt_and_then_for_the_work
     assert trace.reward is not None and trace.reward.parts["answer"] == 1.0
 
 
-async def test_plan_then_act_makes_the_calls_of_a_policy_that_does_not_plan(tmp_path: Path) -> None:
-    agent = {"use": "mcp_rollout.rollout.agents.plan_then_act:PlanThenAct", "with": {"plan_tokens": 2_000}}
-    trace, _ = await gsm8k(tmp_path, agent, [ADD, "Answer: {answer}"])
-    assert trace.stop_reason is StopReason.USER_DONE
-    assert [turn.agent_message for turn in trace.turns] == ["", ""] and trace.turns[0].tools[0].text == "2"
-
-
 async def test_the_agent_of_the_docs_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ENVIRONMENTS.parents[1] / "docs" / "agents.md").read_text()
     (code,) = re.findall(r"```python\n(.*?class Careful.*?)```", page, re.DOTALL)
@@ -148,41 +130,6 @@ async def test_the_agent_of_the_docs_plays(tmp_path: Path, monkeypatch: pytest.M
     trace, _ = await gsm8k(tmp_path / "traces", agent, ["Answer: {wrong}", ADD, "Answer: {answer}"])
     assert trace.stop_reason is StopReason.USER_DONE and trace.user_turns == 1
     assert [turn.agent_message for turn in trace.turns] == ["Use a tool before you answer.", "", ""]
-
-
-@pytest.mark.parametrize("module", SHIPPED, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_a_shipped_agent_is_one_class_of_under_60_lines(module: Any) -> None:
-    source = inspect.getsource(module)
-    assert len(source.splitlines()) < 60
-    assert sum(isinstance(node, ast.ClassDef) for node in ast.parse(source).body) == 1
-
-
-async def test_each_context_is_a_prefix_of_the_next_under_an_agent_too(tmp_path: Path) -> None:
-    seen: list[list[int]] = []
-
-    class Watching(ScriptedPolicy):
-        async def generate(self, ids: list[int], **bounds: Any) -> Any:
-            seen.append(list(ids))
-            return await super().generate(ids, **bounds)
-
-    async def policy_for(_: object) -> Watching:
-        return Watching(["Two.", "Three.", "Four."], ByteTokens().encode, stop=IM_END)
-
-    server = MCPServer("world", log_level="ERROR")
-    agent = {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": 2}}
-    trace = await play({"world": server}, policy_for, tmp_path, agent=agent)
-    assert trace.stop_reason is StopReason.ANSWERED and len(seen) == 3
-    for earlier, later in zip(seen, [*seen[1:], trace.context], strict=True):
-        assert later[: len(earlier)] == earlier
-
-
-async def test_an_agents_message_drops_earlier_thinking_where_the_environment_does(tmp_path: Path) -> None:
-    texts = [hermes.write(thinking="one", content="Two."), hermes.write(thinking="two", content="Three.")]
-    server = MCPServer("world", log_level="ERROR")
-    agent = {"use": "mcp_rollout.rollout.agents.reflect:Reflect"}
-    thinking = {"context": "drop_previous"}
-    trace = await play({"world": server}, saying(*texts), tmp_path, agent=agent, thinking=thinking)
-    assert len(trace.segments) == 2 and "one" not in ByteTokens().decode(trace.context)
 
 
 async def test_a_limit_in_the_middle_leaves_the_draft_undelivered(tmp_path: Path) -> None:
@@ -239,21 +186,6 @@ def test_an_agent_that_cannot_be_built_is_named_with_its_key(
     assert said in str(refused.value) and refused.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("agent", "said"),
-    [
-        ("no colon", "package.module:Class"),
-        ({"with": {}}, "agent.use"),
-        ({"use": "a:B", "wiht": {}}, "agent.wiht: .*did you mean 'with'"),
-    ],
-)
-def test_an_entry_without_a_class_is_refused_when_the_file_is_read(tmp_path: Path, agent: Any, said: str) -> None:
-    path = tmp_path / "shop.yaml"
-    path.write_text(yaml.safe_dump({"servers": {"x": {"command": "x"}}, "agent": agent}))
-    with pytest.raises(ConfigError, match=said):
-        load_environment(path, tmp_path)
-
-
 def test_a_run_takes_the_agent_from_the_environment_and_keeps_to_it(tmp_path: Path) -> None:
     raw = yaml.safe_load((ENVIRONMENTS / "gsm8k_tools.yaml").read_text())
     raw["agent"] = {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
@@ -267,47 +199,3 @@ def test_a_run_takes_the_agent_from_the_environment_and_keeps_to_it(tmp_path: Pa
 
     resumed = CliRunner().invoke(app, [*command, "--resume", "--agent-with", "attempts=3"])
     assert resumed.exit_code != 0 and "by another agent" in str(resumed.exception or resumed.output)
-
-
-def test_a_run_takes_arguments_of_the_agent_beside_those_of_the_file(tmp_path: Path) -> None:
-    raw = yaml.safe_load((ENVIRONMENTS / "gsm8k_tools.yaml").read_text())
-    raw["agent"] = {"use": "mcp_rollout.rollout.agents.retry_with_feedback:RetryWithFeedback", "with": {"attempts": 2}}
-    path, out = tmp_path / "gsm8k_tools.yaml", tmp_path / "out"
-    path.write_text(yaml.safe_dump(raw))
-    options = ["--agent-with", "attempts=3", "--agent-with", "feedback=Try: again"]
-    ran = CliRunner().invoke(app, ["run", str(path), "--engine", "expert", "-n", "1", "--out", str(out), *options])
-    assert "agent.with.feedback" in str(ran.exception)  # in YAML a mapping
-    options[-1] = "feedback='Try: again'"
-    ran = CliRunner().invoke(app, ["run", str(path), "--engine", "expert", "-n", "1", "--out", str(out), *options])
-    assert ran.exit_code == 0, ran.output
-    (trace,) = read_traces(out)
-    assert trace.agent is not None and trace.agent.arguments == {"attempts": 3, "feedback": "Try: again"}
-
-
-@pytest.mark.parametrize(
-    ("own", "given", "expected"),
-    [
-        (None, {}, None),
-        ({"use": "a:B", "with": {"x": 1, "y": 2}}, {"with": {"y": 3}}, {"use": "a:B", "with": {"x": 1, "y": 3}}),
-        ({"use": "a:B", "with": {"x": 1}}, {"use": "c:D"}, {"use": "c:D", "with": {}}),
-        (None, {"use": "c:D", "with": {"z": 4}}, {"use": "c:D", "with": {"z": 4}}),
-    ],
-)
-def test_an_override_changes_single_arguments_or_the_class(own: Any, given: Any, expected: Any) -> None:
-    named = None if own is None else AgentConfig.model_validate(own)
-    changed = AgentOverride.model_validate(given).applied_to(named, file="shop.yaml", key="KEY")
-    assert (changed and changed.model_dump(by_alias=True)) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "said"), [({"with": {"x": 1}}, "names none"), ({"use": "no colon"}, "names no class")]
-)
-def test_an_override_that_has_no_agent_is_refused_with_both_places(given: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"^shop.yaml: KEY.*{said}"):
-        AgentOverride.model_validate(given).applied_to(None, file="shop.yaml", key="KEY")
-
-
-def test_the_package_is_not_imported_by_the_library() -> None:
-    """Agents are found by name; nothing else of the library needs them."""
-    own = {path.name for path in (Path(__file__).parents[3] / "rollout" / "agents").glob("*.py")}
-    assert {Path(sys.modules[module.__name__].__file__ or "").name for module in SHIPPED} == own - {"__init__.py"}

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from rich.console import Console
-from trace_samples import read_file
 from worlds import ROLE, environment, opened, play, task
 
-from mcp_rollout.gateway.config.pydantic_errors import validate
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.areal.settings import Settings as ArealSettings
 from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
-from mcp_rollout.rollout.engines.recorded import RecordedPolicy
 from mcp_rollout.rollout.environment.config import Environment
-from mcp_rollout.rollout.environment.sections import StrategyConfig
 from mcp_rollout.rollout.evaluation.play import jobs_of, lengths_for, play_all
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.compaction import check_compaction, check_opening
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.loop.trajectory import ToolAgent
-from mcp_rollout.rollout.loop.turns import Turns
-from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens, split_messages
-from mcp_rollout.rollout.trace.archive import archive
+from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.events import MarkKind
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import TraceStore
-from mcp_rollout.rollout.trace.view import render
-from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Message, Policy
+from mcp_rollout.rollout.types import Call, Completion, FinishReason, Policy
 from mcp_rollout.rollout.viewer.explain import explain
 from mcp_rollout.rollout.viewer.pages import Pages
 
@@ -179,59 +168,6 @@ async def test_a_context_begins_with_the_opening_prompt_the_summary_and_the_last
         assert text.endswith(f"{last}<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize(
-    ("keep", "size", "at"), [(0, 100, 1200), (1, 30, 900), (5, 40, 1300), (9, 300, 1500), (3, 900, 1400)]
-)
-async def test_segments_are_exact_whatever_is_kept_and_turns_that_would_not_fit_are_not(
-    keep: int, size: int, at: int, tmp_path: Path
-) -> None:
-    policy = Logged(pages=20)
-    trace = await played(policy, tmp_path, size=size, compact={"keep_turns": keep, "at_tokens": at})
-    assert trace.stop_reason is StopReason.ANSWERED and len(trace.segments) > 2
-    for segment in trace.segments[1:]:
-        first = segment.turns_sampled[0]
-        before = [turn for turn in range(first - 1) if not trace.turns[turn].is_summary]
-        text = TOKENS.decode(segment.prompt_ids)
-        kept = [turn for turn in before if TOKENS.decode(policy.said[turn]) in text]
-        assert kept == before[len(before) - len(kept) :] and len(kept) <= keep
-        more = before[: len(before) - len(kept)][-1:]
-        if len(kept) < keep and more:  # one more would have filled it again
-            turn = TOKENS.decode(policy.said[more[0]])
-            assert len(segment.prompt_ids) + len(turn.encode()) + size > at
-
-
-class Rereading(ByteTokens):
-    """Compares each context with the messages that it is said to render, as a builder needs them that looks at them."""
-
-    def __init__(self) -> None:
-        self.compared = 0
-
-    def messages(
-        self,
-        context: list[int],
-        previous: Sequence[Message],
-        new: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-    ) -> Edit:
-        self.compared += 1
-        end = super().messages(context, previous, [], tools).applied_to(context)  # so that it has the last message, too
-        read = [(role, self.decode(body)) for role, body in split_messages(end) if role != "system"]
-        assert [role for role, _ in read] == [message["role"] for message in previous]
-        for (_, text), message in zip(read, previous, strict=True):
-            for call in message.get("tool_calls", ()):
-                assert json.dumps(call["function"]["arguments"]) in text
-            assert message["content"] in text if message["role"] == "assistant" else message["content"] == text
-        return super().messages(context, previous, new, tools)
-
-
-@pytest.mark.parametrize("compact", [{"keep_turns": keep} for keep in (0, 1, 2, 5)] + [{"summary_tokens": 0}], ids=str)
-async def test_what_a_context_is_said_to_render_is_what_it_has(compact: dict[str, Any], tmp_path: Path) -> None:
-    tokens = Rereading()
-    trace = await played(Logged(pages=20), tmp_path, size=60, compact=compact, tokens=tokens)
-    assert trace.stop_reason is StopReason.ANSWERED and len(trace.segments) > 2
-    assert tokens.compared > len(trace.turns)
-
-
 async def test_a_masked_summary_is_in_the_context_and_out_of_the_loss(tmp_path: Path) -> None:
     policy = Logged()
     trace = await played(policy, tmp_path, compact={"summary_loss": "mask"})
@@ -263,14 +199,6 @@ async def test_what_is_no_summary_ends_the_trajectory_which_is_scored(summary: s
     assert trace.turns[-1].tools == [] and trace.reward is not None
     assert trace.reward.score == policy.read / 100 > 0  # the score's own count: no call of the summary was sent
     assert len(trace.segments) == 1 and 1 in trace.loss_mask[trace.spans[-1].start :]
-
-
-async def test_a_summary_that_fills_the_context_again_is_none(tmp_path: Path) -> None:
-    # One token of the policy's, and many characters of text.
-    policy = Logged(summary=lambda _: "<|im_start|>" * 290)
-    trace = await played(policy, tmp_path)
-    assert trace.stop_reason is StopReason.BAD_SUMMARY
-    assert trace.turns[-1].marks[0].detail == "no summary: with it the context still has 1200 tokens"
 
 
 async def test_control_spellings_in_a_summary_are_text(tmp_path: Path) -> None:
@@ -319,57 +247,6 @@ async def test_summaries_count_against_no_limit_on_turns(tmp_path: Path) -> None
     )
 
 
-async def test_what_a_user_said_is_kept_without_the_request_that_joined_it(tmp_path: Path) -> None:
-    user, tokens = MCPServer("user", log_level="ERROR"), Rereading()
-
-    @user.tool(name="start", meta={ROLE: "start"})
-    async def start() -> dict[str, Any]:
-        return {"message": "Hello."}
-
-    @user.tool(name="reply", meta={ROLE: "reply"})
-    async def reply(seq: int, message: str) -> dict[str, Any]:
-        return {"message": f"Reply {seq}. " + "y" * 150, "done": seq == 12}
-
-    policy = Logged(pages=0)
-    given: dict[str, Any] = {"servers": {"user": user}, "user": {"server": "user"}, "tokens": tokens}
-    trace = await played(policy, tmp_path, compact={"at_tokens": 1000}, **given)
-    assert trace.stop_reason is StopReason.USER_DONE and policy.summaries >= 2 and trace.user_turns == 12
-    for segment in trace.segments[1:]:
-        text, first = TOKENS.decode(segment.prompt_ids), segment.turns_sampled[0]
-        last = trace.turns[first - 2].user
-        assert last is not None and text.endswith(f"{last.message}<|im_end|>\n<|im_start|>assistant\n")
-        assert ASK not in text
-    asked = [message["content"] for message in trace.messages if ASK in str(message["content"])]
-    assert len(asked) == policy.summaries and all(text.startswith("Reply ") for text in asked)
-
-
-class Impatient:
-    """Plays as the built-in agent, and tries a generation again that took too long."""
-
-    async def play(self, turns: Turns) -> None:
-        waited = turns.generate
-
-        async def generate() -> Any:
-            for _ in range(4):
-                try:
-                    return await asyncio.wait_for(waited(), 0.2)
-                except TimeoutError:
-                    continue
-            raise AssertionError
-
-        turns.generate = generate  # type: ignore[method-assign]
-        await ToolAgent().play(turns)
-
-
-async def test_a_summary_that_an_agents_own_timeout_cancelled_is_asked_for_once_more(tmp_path: Path) -> None:
-    policy = Logged(hangs=2, pages=8)
-    trace = await played(policy, tmp_path, agent={"use": f"{__name__}:Impatient"})
-    assert trace.stop_reason is StopReason.ANSWERED and policy.hangs == 0
-    assert len(trace.turns) - trace.turns_taken == policy.summaries >= 1
-    asked = [message for message in trace.messages if ASK in str(message["content"])]
-    assert len(asked) == policy.summaries
-
-
 async def test_a_result_that_leaves_no_room_for_the_summary_is_cut_before_it(tmp_path: Path) -> None:
     policy = Logged(pages=4)
     limits = Limits(response_tokens=2500, context_tokens=2600)
@@ -377,17 +254,6 @@ async def test_a_result_that_leaves_no_room_for_the_summary_is_cut_before_it(tmp
     assert trace.stop_reason is StopReason.ANSWERED and policy.summaries >= 2
     assert any(turn.tools and turn.tools[0].cut_tokens for turn in trace.turns)
     assert max(len(given) + 300 for given in policy.given) <= 2600
-
-
-async def test_a_compaction_is_shown_and_stays_in_the_archive(tmp_path: Path) -> None:
-    trace = await played(Logged(), tmp_path)
-    shown = StringIO()
-    Console(width=100, file=shown).print(render(trace))
-    text = shown.getvalue()
-    assert "summary 1" in text and "compacted: " in text and "compact" in text and ASK in text
-    kept = archived(tmp_path)
-    assert [turn.is_summary for turn in kept.turns] == [turn.is_summary for turn in trace.turns]
-    assert kept.turns_taken == 13 and kept.messages == trace.messages
 
 
 def explained(directory: Path) -> list[str]:
@@ -402,12 +268,6 @@ async def test_trace_explain_says_what_became_of_summaries(tmp_path: Path) -> No
     (found,) = [each for each in explained(tmp_path) if each.startswith("Compacted contexts")]
     assert found.startswith("Compacted contexts: compacted: 2 trajectories have a summary of their context, of whom 1 ")
     assert "ended with one that was none (bad_summary)" in found and "the other 1 earned 0.020" in found
-
-
-def archived(directory: Path) -> Trace:
-    (journal,) = directory.glob("*.jsonl")
-    (kept,) = read_file(archive(journal))
-    return kept
 
 
 def compacting(**fields: Any) -> Environment:
@@ -429,31 +289,6 @@ def test_lengths_that_cannot_work_are_refused_with_file_key_and_remedy() -> None
     with pytest.raises(ConfigError, match="row 3 has 800 tokens, and with a summary 1228") as caught:
         check_opening(compacting(), 800, row="rows.parquet: row 3")
     assert "at least 1228" in str(caught.value.remedy)
-
-
-def test_an_instruction_without_an_end_is_refused_with_file_key_and_bound() -> None:
-    assert len(compacting(compact={"instruction": "x" * 4096}).strategy.compact.request) == 4096
-    given = {"use": "compact", "compact": {"instruction": "x" * 4097}}
-    with pytest.raises(ConfigError) as caught:
-        validate(StrategyConfig, given, file="test.yaml", key="strategy")
-    error = caught.value
-    assert (str(error.file), error.key) == ("test.yaml", "strategy.compact.instruction")
-    assert "must have at most 4096 characters" in str(error) and "xx" not in str(error)
-
-
-async def test_a_recorded_trajectory_is_compacted_again_as_it_was(tmp_path: Path) -> None:
-    trace = await played(Logged(), tmp_path)
-
-    async def policy_for(_: object) -> Policy:
-        return RecordedPolicy(trace)
-
-    strategy = {"use": "compact", "compact": COMPACT}
-    again = await play({"pages": world()}, policy_for, tmp_path / "again", strategy=strategy)
-    assert again.stop_reason is StopReason.ANSWERED and again.messages == trace.messages
-    played_segments = [(each.prompt_ids, each.response_ids, each.loss_mask, each.logprobs) for each in again.segments]
-    assert played_segments == [
-        (each.prompt_ids, each.response_ids, each.loss_mask, each.logprobs) for each in trace.segments
-    ]
 
 
 async def test_a_chat_api_gets_a_conversation_that_begins_with_its_summary(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from pydantic import ValidationError
 from worlds import ROLE, play, saying
 
-from mcp_rollout.rollout.environment.sections import FiltersConfig
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.filters import ends_in_loop, void
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
@@ -122,8 +120,3 @@ async def test_over_long_thinking_is_found_by_its_tokens(tmp_path: Path) -> None
     trace = await played(tmp_path, *texts, filters=filters)
     assert [str(mark.kind) for mark in trace.turns[0].marks] == ["long_thinking"]
     assert sum(trace.loss_mask) == trace.turns[1].sampled
-
-
-def test_an_unknown_action_is_refused() -> None:
-    with pytest.raises(ValidationError, match="void"):
-        FiltersConfig.model_validate({"void": "forgive"})

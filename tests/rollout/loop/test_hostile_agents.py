@@ -140,14 +140,6 @@ async def test_an_agent_that_goes_on_after_the_end_is_stopped(tmp_path: Path) ->
     assert len(trace.turns) == 2 and holds_only_what_was_sampled(trace, TEXTS[:2])
 
 
-async def test_the_time_limit_ends_what_an_agent_shields(
-    tmp_path: Path, at_the_end: AbstractAsyncContextManager[None]
-) -> None:
-    async with at_the_end:
-        trace = await rolled_out("Shielded", tmp_path, limits=A_MINUTE)
-    assert trace.stop_reason is StopReason.TIME_LIMIT and trace.failure is None
-
-
 async def test_an_agent_that_catches_every_cancellation_is_left_behind(
     tmp_path: Path, at_the_end: AbstractAsyncContextManager[None]
 ) -> None:
@@ -248,12 +240,6 @@ async def test_a_method_without_a_meaning_is_an_agents_error(tmp_path: Path, how
     assert kind == "agent_error" and message.startswith(said)
 
 
-async def test_a_mistake_that_an_agent_catches_still_ends_its_trajectory(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
-        kind, message = failure(await rolled_out("Insists", tmp_path, limits=Limits(response_tokens=20_000)))
-    assert kind == "agent_error" and message.startswith("generate() needs a message")
-
-
 async def test_two_methods_at_a_time_are_an_agents_error(tmp_path: Path) -> None:
     kind, message = failure(await rolled_out("Twice", tmp_path))
     assert kind == "agent_error" and "at a time" in message
@@ -269,29 +255,3 @@ async def test_an_agent_that_returns_while_its_calls_are_under_way_is_withdrawn(
 
 async def test_an_agent_without_a_turn_is_withdrawn(tmp_path: Path) -> None:
     assert failure(await rolled_out("Idle", tmp_path)) == ("agent_error", "the agent took no turn")
-
-
-async def test_calls_that_the_agents_own_timeout_cut_are_recorded_and_read(tmp_path: Path) -> None:
-    hang = hermes.write(calls=[Call(name="hang")])
-    trace = await rolled_out("Impatient", tmp_path, hang, TEXTS[1], "Two.")
-    assert trace.stop_reason is StopReason.ANSWERED and trace.failure is None
-    assert "No answer" in trace.turns[0].tools[0].text
-    read = ByteTokens().decode(trace.response_ids)
-    assert read.index("No answer") < read.index(TEXTS[1])
-    assert trace.opening == 1
-
-
-async def test_a_user_that_was_given_no_time_ends_the_trajectory(tmp_path: Path) -> None:
-    user = MCPServer("user", log_level="ERROR")
-    user.add_tool(lambda: {"message": "Hello."}, name="start", meta={ROLE: "start"})
-    user.add_tool(lambda seq, message: {"message": "More.", "done": False}, name="reply", meta={ROLE: "reply"})
-    agent = "hostile_agents:ImpatientAsker"
-    trace = await play({"user": user}, saying("Hi.", "Again."), tmp_path, user={"server": "user"}, agent=agent)
-    assert trace.stop_reason is StopReason.AGENT_ENDED and len(trace.turns) == 1
-    assert trace.ends_undelivered
-
-
-def test_every_agent_of_the_module_is_played_here() -> None:
-    source = Path(__file__).read_text()
-    made = [name for name, kind in vars(hostile_agents).items() if isinstance(kind, type) and hasattr(kind, "play")]
-    assert [name for name in made if f'{name}"' not in source] == []

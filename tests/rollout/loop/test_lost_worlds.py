@@ -123,10 +123,3 @@ async def test_the_last_attempt_counts_and_each_lost_world_is_counted(tmp_path: 
     assert len(list(read_traces(tmp_path))) == worlds_lost(trace) == 2
     metrics = BatchStatistics([TrajectoryStatistics.of(trace)]).metrics()
     assert metrics["mcp/worlds_lost"] == 2 and metrics["mcp/trajectories"] == 1 and metrics["mcp/failed_share"] == 1
-
-
-async def test_branches_share_the_beginning_of_a_root_that_began_again(tmp_path: Path) -> None:
-    made = environment(2, strategy={"use": "tree", "tree": {"roots": 1}})
-    root, branch = await play(made, Killing(deaths=1), tmp_path, leaves=2)
-    assert root.origin.attempt == 1 and root.stop_reason is StopReason.ANSWERED
-    assert branch.stop_reason is StopReason.ANSWERED and branch.origin.parent == root.id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import CallToolResult
 from worlds import ROLE, play, saying
 
-from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
-from mcp_rollout.rollout.trace.archive import archive
 from mcp_rollout.rollout.trace.events import MarkKind
-from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
+from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import read_traces
 from mcp_rollout.rollout.types import Call, Completion, FinishReason, Policy
 
@@ -52,11 +49,6 @@ def marks(trace: Trace, turn: int = 0) -> list[str]:
     return [str(mark.kind) for mark in trace.turns[turn].marks]
 
 
-def only_journal(directory: Path) -> Path:
-    (journal,) = directory.glob("*.jsonl")
-    return journal
-
-
 async def played(directory: Path, *texts: str, limits: Limits | None = None, **fields: Any) -> Trace:
     return await play({"world": server()}, saying(*texts), directory, limits=limits, **fields)
 
@@ -77,14 +69,6 @@ async def test_a_call_that_was_not_sent_is_put_down_to_no_server(tmp_path: Path)
     assert [event.server for event in trace.turns[0].tools] == [None, "world", None]
 
 
-async def test_arguments_in_a_string_are_read_and_the_trace_says_so(tmp_path: Path) -> None:
-    written = '<tool_call>{"name": "read", "arguments": "{\\"length\\": 20}"}</tool_call>'
-    trace = await played(tmp_path, written, "Done.")
-    (event,) = trace.turns[0].tools
-    assert (event.is_error, event.arguments, event.text) == (False, {"length": 20}, "abcdefghi abcdefghi ")
-    assert list(event.coerced) == ["$"] and marks(trace) == []
-
-
 @pytest.mark.parametrize("tool", ["read", "nothing"])
 @pytest.mark.parametrize("value", ["[" * 64 + "]" * 64, "[" * 300 + "]" * 300, "1e999", "NaN", "1" * 5000, r'"\ud800"'])
 async def test_arguments_that_json_cannot_carry_are_the_policys_mistake_and_the_trace_is_read_back(
@@ -97,26 +81,6 @@ async def test_arguments_that_json_cannot_carry_are_the_policys_mistake_and_the_
     assert trace.stop_reason is StopReason.ANSWERED and trace.reward is not None
     (stored,) = read_traces(tmp_path)
     assert stored.id == trace.id and stored.turns == trace.turns
-
-
-@pytest.mark.parametrize("digits", [25, 4000])
-async def test_large_integers_in_arguments_and_results_are_traced_and_read_back(tmp_path: Path, digits: int) -> None:
-    made = MCPServer("world", log_level="ERROR")
-
-    @made.tool()
-    async def double(number: int) -> dict[str, int]:
-        """Doubles."""
-        return {"doubled": 2 * number}
-
-    number = 10 ** (digits - 1)
-    trace = await play({"world": made}, saying(calling("double", number=number), "Done."), tmp_path)
-    (event,) = trace.turns[0].tools
-    assert not event.is_error and event.arguments == {"number": number} and f"2{'0' * (digits - 1)}" in event.text
-    (stored,) = read_traces(tmp_path)
-    assert stored.turns == trace.turns
-    archive(only_journal(tmp_path))
-    (archived,) = read_traces(tmp_path)
-    assert archived.turns == trace.turns
 
 
 async def test_an_unknown_tool_is_answered_with_the_known_ones(tmp_path: Path) -> None:
@@ -179,13 +143,6 @@ async def test_a_result_that_exceeds_the_budget_is_cut_to_what_fits_and_leaves_r
     assert trace.stop_reason is StopReason.ANSWERED and len(trace.response_ids) <= 600
 
 
-async def test_of_several_results_the_longest_is_cut(tmp_path: Path) -> None:
-    both = hermes.write(calls=[Call(name="hello"), Call(name="read", arguments={"length": 2000})])
-    trace = await played(tmp_path, both, "Answer.", limits=Limits(response_tokens=700))
-    assert [event.cut_tokens > 0 for event in trace.turns[0].tools] == [False, True]
-    assert trace.stop_reason is StopReason.ANSWERED
-
-
 async def test_a_result_of_which_too_little_would_be_left_ends_the_trajectory(tmp_path: Path) -> None:
     trace = await played(tmp_path, calling("read", length=2000), "Never said.", limits=Limits(response_tokens=150))
     assert marks(trace) == ["result_overflow"] and trace.stop_reason is StopReason.TOKEN_LIMIT
@@ -210,13 +167,6 @@ async def test_a_user_message_that_does_not_fit_ends_the_trajectory(tmp_path: Pa
     trace = await play({"user": user}, saying("Hi.", "x"), tmp_path, limits=limits, user={"server": "user"})
     assert marks(trace) == ["result_overflow"] and trace.stop_reason is StopReason.TOKEN_LIMIT
     assert trace.turns[0].user is not None and trace.messages[-1]["role"] == "user"
-
-
-async def test_thinking_that_the_length_limit_cuts_is_void_and_ends_the_trajectory(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=5000, tokens_per_turn=20)
-    trace = await played(tmp_path, hermes.write(thinking="on and on and on", content="x"), limits=limits)
-    assert (marks(trace), trace.turns[0].marks[0].detail) == (["void"], "cut in mid-thought")
-    assert trace.stop_reason is StopReason.TOKEN_LIMIT and not trace.is_withdrawn
 
 
 async def test_an_overlong_prompt_is_withdrawn_and_never_cut(tmp_path: Path) -> None:
@@ -257,28 +207,6 @@ async def test_what_an_engine_hands_over_at_the_deadline_is_recorded_and_scored(
     assert trace.reward is not None and list(read_traces(tmp_path)) == [trace]
 
 
-async def test_a_generation_that_cannot_be_interrupted_ends_with_the_whole_turns_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(monkeypatch)
-
-    class Hanging:
-        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-            if turn:
-                await clock.advance(60)
-                await anyio.sleep_forever()
-            sampled = TOKENS.encode(calling("hello") + IM_END)
-            return Completion(ids=sampled, logprobs=[0.0] * len(sampled))
-
-    async def policy_for(_: object) -> Policy:
-        return Hanging()
-
-    limits = Limits(response_tokens=5000, wall_clock_s=60)
-    trace = await play({"world": server()}, policy_for, tmp_path, limits=limits)
-    assert trace.stop_reason is StopReason.TIME_LIMIT and len(trace.turns) == 1
-    assert trace.reward is not None and trace.spans[-1].kind is SpanKind.CONTEXT
-
-
 async def test_an_abort_of_the_engines_own_is_withdrawn_with_its_partial_tokens(tmp_path: Path) -> None:
     class Aborted:
         async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
@@ -300,18 +228,6 @@ async def test_what_is_left_is_told_where_the_environment_says_so(tmp_path: Path
     assert trace.turns[0].tools[0].text == "Hello." and trace.turns[0].tools[0].shown == trace.messages[2]["content"]
     assert trace.messages[4]["content"].endswith("5 tool calls]")  # the line outlives the cut
     assert marks(trace, 1) == ["result_cut"]
-
-
-async def test_a_cancelled_error_without_a_cancellation_is_an_error_and_on_record(tmp_path: Path) -> None:
-    async def policy_for(_: Session) -> Policy:
-        waited: asyncio.Future[Policy] = asyncio.get_running_loop().create_future()
-        waited.cancel()
-        return await waited
-
-    with pytest.raises(RuntimeError, match="CancelledError was raised in a trajectory whose task was not cancelled"):
-        await play({"world": server()}, policy_for, tmp_path)
-    (trace,) = read_traces(tmp_path)
-    assert trace.failure is not None and trace.failure.kind == "internal_error"
 
 
 async def test_halves_of_surrogate_pairs_in_results_are_replaced_and_the_trace_is_read_back(tmp_path: Path) -> None:

@@ -23,10 +23,9 @@ from starlette.routing import Route
 from worlds import ROLE, play, saying, task
 
 from mcp_rollout.rollout.environment.reward_config import RewardConfig, RubricConfig
-from mcp_rollout.rollout.errors import RewardError
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop import rubric as rubric_module
-from mcp_rollout.rollout.loop.components import WorldScore, users_reward
+from mcp_rollout.rollout.loop.components import WorldScore
 from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.loop.rubric import MOST_CHARS, read_marks, transcript
 from mcp_rollout.rollout.trace.record import StopReason, Trace
@@ -157,21 +156,6 @@ async def test_a_function_without_a_number_withdraws_the_trajectory(name: str, m
     assert trace.failure.kind == "reward_error" and message in trace.failure.message
 
 
-@pytest.mark.verl
-async def test_an_error_of_another_process_is_its_cause_and_its_place() -> None:
-    """Ray's, as a reward function in a worker of verl's raises it."""
-    from ray.exceptions import RayTaskError
-
-    frames = [("/x/lib/python3.11/loop.py", 7), ("/mine/score.py", 2)]
-    text = "ray::compute_score()\n" + "".join(f'  File "{file}", line {line}, in f\n' for file, line in frames)
-    raised = RayTaskError("compute_score", text, AttributeError("no attribute 'strip'"))
-    with (
-        pytest.raises(RewardError, match=r"reward raised AttributeError: no attribute 'strip' \(/mine/score.py:2\)$"),
-        users_reward("the reward", 10, key="timeout"),
-    ):
-        raise raised.as_instanceof_cause()
-
-
 async def test_a_part_that_is_declared_and_not_sent_is_no_zero(tmp_path: Path) -> None:
     trace = await reward_of(tmp_path, parts={})
     assert trace.failure is not None and "the score lacks the parts ['style']" in trace.failure.message
@@ -232,18 +216,6 @@ def test_siblings_with_equal_conversations_keep_one_judgement_at_the_same_time(t
     assert len(list(tmp_path.iterdir())) == 40
 
 
-async def test_a_judge_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rubric_module, "_PAUSES_S", (0.01, 0.01))
-    judge = Judge('{"polite": 10, "brief": 4}', busy=2)
-    async with judge.rubric() as rubric:
-        trace = await reward_of(tmp_path, rubric=rubric)
-        assert trace.reward is not None and trace.reward.parts["polite"] == 1.0 and len(judge.requests) == 3
-        judge.busy = 9
-        trace = await reward_of(tmp_path / "other", rubric=rubric)
-    assert trace.failure is not None and trace.failure.kind == "reward_error" and len(judge.requests) == 6
-    assert "HTTP 429" in trace.failure.message
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -257,29 +229,6 @@ async def test_a_judge_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: 
 )
 async def test_a_mark_is_a_number_whatever_is_around_it(answer: str) -> None:
     assert read_marks(answer, RubricConfig(criteria=CRITERIA)) == {"polite": 7.5, "brief": 4.0}
-
-
-async def test_a_judge_gets_the_keys_that_it_takes_and_no_temperature_by_default(tmp_path: Path) -> None:
-    judge = Judge('{"polite": 5, "brief": 5}')
-    async with judge.rubric() as rubric:
-        await reward_of(tmp_path, rubric=rubric)
-        rubric["endpoint"]["body"] = {"max_completion_tokens": 5000, "reasoning_effort": "low"}
-        await reward_of(tmp_path, rubric=rubric)  # judged anew: the options are a part of the question
-    first, second = judge.requests
-    assert "temperature" not in first and first["max_tokens"] == 100
-    assert second["reasoning_effort"] == "low" and second["max_completion_tokens"] == 100 and "max_tokens" not in second
-
-
-async def test_a_judge_that_refuses_is_quoted(tmp_path: Path) -> None:
-    async def refuse(request: Request) -> Response:
-        text = f"Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'. {request.headers['authorization']}"
-        return JSONResponse({"error": {"message": text}}, status_code=400)
-
-    async with listening(Starlette(routes=[Route("/v1/chat/completions", refuse, methods=["POST"])])) as address:
-        endpoint = {"url": f"{address}/v1", "model": "judge-1", "api_key": "sk-very-secret"}
-        trace = await reward_of(tmp_path, rubric={"criteria": CRITERIA, "endpoint": endpoint})
-    assert trace.failure is not None and "Use 'max_completion_tokens'" in trace.failure.message
-    assert "sk-very-secret" not in trace.failure.message
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import anyio
 import pytest
-from clock import Clock
 from mcp.server.mcpserver import MCPServer
 from playing import read_environment
 from playing_samples import played
 from replaying import all_timeless, timeless
 from thinking_game import SCRIPT, Logged, servers
-from trace_samples import recorded_trace
 from worlds import environment, task
 
 from mcp_rollout.gateway.cassette.reading import Cassette
@@ -30,15 +27,13 @@ from mcp_rollout.rollout.engines.scripted import ScriptedPolicy
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.startup import opened_environment
 from mcp_rollout.rollout.environment.task import Origin, Task
-from mcp_rollout.rollout.errors import EngineError
-from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.loop.trajectory import roll_out
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import TraceStore
-from mcp_rollout.rollout.types import Call, Policy
+from mcp_rollout.rollout.types import Policy
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()
@@ -126,75 +121,3 @@ async def test_ids_and_logprobs_of_several_segments_and_of_closed_thoughts_come_
     assert len(first.segments) == (1 if context == "keep" else 3) and first.stop_reason is StopReason.USER_DONE
     assert {turn.weights_version for turn in second.turns} == {(3, 4)}
     assert max(turn.generations for turn in first.turns) == (1 if budget is None else 2)
-
-
-def breaking(clock: Clock) -> dict[str, MCPServer]:
-    """Its tool `hang` outlasts calls that may take a minute."""
-    hanging = 0
-    server = MCPServer("world", log_level="ERROR")
-
-    @server.tool()
-    async def fine(n: int) -> str:
-        """Fine."""
-        return "fine"
-
-    @server.tool()
-    async def hang(n: int) -> str:
-        """Answers when nobody waits any more."""
-        nonlocal hanging
-        hanging += 1
-        if hanging == 2:
-            await clock.advance(60)
-        await anyio.sleep_forever()
-        return "too late"
-
-    return {"world": server}
-
-
-async def test_a_world_that_broke_under_parallel_calls_breaks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = breaking(Clock(monkeypatch))
-    made = environment(running)
-    servers = {name: entry.model_copy(update={"call_timeout_s": 60}) for name, entry in made.servers.items()}
-    made = made.model_copy(update={"servers": servers})
-    calls = [Call(name=name, arguments={"n": 1}) for name in ("fine", "hang", "hang", "fine")]
-    script = [hermes.write(calls=[Call(name="fine", arguments={"n": 0})]), hermes.write(calls=calls)]
-    first, second = await recorded_and_replayed(made, running, script, tmp_path)
-    assert [event.text for event in first.turns[0].tools] == ["fine"]
-    assert first.failure is not None and first.failure.kind == "call_timeout"
-    texts = [event.text for event in first.turns[1].tools]
-    assert texts == ["fine", *["No answer: the trajectory ended while the call was under way."] * 2, "fine"]
-    assert timeless(second) == timeless(first)
-
-
-async def test_what_a_store_lacks_is_named(tmp_path: Path) -> None:
-    running = servers()
-    made = environment(running, user={"server": "user"})
-    first, _ = await recorded_and_replayed(made, running, SCRIPT, tmp_path)
-    with Traces(tmp_path / "first") as traces:
-        recorded = RecordedTraces(traces)
-        with pytest.raises(EngineError, match=r"no trajectory of .* seed 1, sample 4; of this task it has seed 1"):
-            recorded.policy(first.task, Origin(sample=4))
-        with pytest.raises(EngineError, match=r"no trajectory of .*; it has nothing of this task"):
-            recorded.policy(first.task.model_copy(update={"task": "other"}), Origin())
-        policy = recorded.policy(first.task, Origin())
-        with pytest.raises(EngineError, match=rf"turn 7 of the .* {first.id} is missing: it has 7 turns; it ended"):
-            await policy.generate(first.prompt_ids, max_tokens=10, turn=7)
-        with pytest.raises(EngineError, match=r"the context of turn 0 of .* is another one from token 2 on; replay it"):
-            await policy.generate([*first.prompt_ids[:2], 7], max_tokens=1000, turn=0)
-        policy = recorded.policy(first.task, Origin())
-        with pytest.raises(EngineError, match=r"turn 0 of .* has \d+ tokens where 3 are allowed now"):
-            await policy.generate(first.prompt_ids, max_tokens=3, turn=0)
-
-
-async def test_recorded_traces_may_be_in_a_directory_of_one_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`recorded:eval` also has the form of a factory's name."""
-    monkeypatch.chdir(tmp_path)
-    trace = recorded_trace()
-    trace.origin = trace.origin.model_copy(update={"engine": "expert"})
-    TraceStore("eval").append(trace)
-    async with opened_engine(EngineOptions(engine="recorded:eval")) as engine:
-        assert engine.name == "recorded:expert"

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,11 +147,6 @@ async def test_every_kind_of_content_is_named_and_accounted_for(tmp_path: Path) 
     assert event.structured is None  # a text has it
 
 
-async def test_structured_content_that_the_text_repeats_is_kept_once(tmp_path: Path) -> None:
-    _, event, read = await one_call(tmp_path, calling("weather"))
-    assert json.loads(read) == {"sky": "blue"} and event.structured is None
-
-
 def user() -> MCPServer:
     server = MCPServer("user", log_level="ERROR")
 
@@ -181,20 +175,6 @@ async def test_questions_and_progress_are_in_the_trace_of_their_turn(tmp_path: P
     console.print(render(trace))
     shown = console.export_text()
     assert "asks    elicitation for ask: How is the sky?" in shown and "grey 1" in shown
-
-
-async def test_a_refused_question_is_in_the_trace_of_a_trajectory_that_it_ended(tmp_path: Path) -> None:
-    broken = MCPServer("user", log_level="ERROR")
-
-    @broken.tool(name="elicit", meta={"mcp-rollout/role": "elicit"})
-    def elicit() -> dict[str, Any]:
-        return {"action": "shrug"}
-
-    servers = {"library": library(), "user": broken}
-    trace = await play(servers, saying(calling("ask"), "Done."), tmp_path, elicitation={"server": "user"})
-    assert trace.failure is not None and trace.failure.kind == "request_refused"
-    (request,) = trace.turns[0].server_events.requests
-    assert request.answer is None and "shrug" in (request.refused or "")
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from worlds import ROLE, play
+from worlds import play
 
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.limits import Limits
@@ -29,20 +29,6 @@ def reading(size: int) -> MCPServer:
     async def read(page: int) -> str:
         """A page."""
         return f"<{page}" + "x" * size + f"{page}>"
-
-    return server
-
-
-def talking() -> MCPServer:
-    server = MCPServer("user", log_level="ERROR")
-
-    @server.tool(name="start", meta={ROLE: "start"})
-    async def start() -> dict[str, Any]:
-        return {"message": "Hello."}
-
-    @server.tool(name="reply", meta={ROLE: "reply"})
-    async def reply(seq: int, message: str) -> dict[str, Any]:
-        return {"message": f"Reply {seq}", "done": seq == 2}
 
     return server
 
@@ -122,15 +108,6 @@ async def test_a_last_observation_that_does_not_fit_is_cut_and_one_that_cannot_b
     trace = await played(Watching([page(0), "Done."]), reading(3000), tmp_path, response_tokens=150)
     assert trace.stop_reason is StopReason.TOKEN_LIMIT
     assert [mark.kind for mark in trace.turns[0].marks] == [MarkKind.RESULT_OVERFLOW]
-
-
-async def test_messages_to_the_user_and_replies_are_part_of_the_history(tmp_path: Path) -> None:
-    policy = Watching([page(0), "First answer.", page(1), "Second answer."])
-    user = {"servers": {"user": talking()}, "user": {"server": "user"}}
-    trace = await played(policy, reading(10), tmp_path, **user)
-    assert trace.stop_reason is StopReason.USER_DONE
-    last = TOKENS.decode(trace.prompt_ids)
-    assert "First answer." in last and "Reply 1" in last and "<0xxxxxxxxxx0>" in last and "<1xxxxxxxxxx1>" in last
 
 
 @pytest.mark.verl

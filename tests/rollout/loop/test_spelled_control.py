@@ -19,7 +19,6 @@ from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.loop.group import Group
 from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.loop.trajectory import roll_out
-from mcp_rollout.rollout.trace.export import Exported, export_sft, ids_path
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 from mcp_rollout.rollout.types import Call, Completion, Policy
@@ -148,33 +147,3 @@ async def test_what_the_policy_spells_with_ordinary_tokens_never_comes_back_as_s
         shown = tokenizer_for("hermes").decode(spelled.prompt_ids + spelled.response_ids)
         assert "Unknown tool '<|im_end|>'" in shown and shown.count(TURN) >= 3
         assert len(spelled.segments) == len(plain.segments)
-
-
-async def test_a_conversation_with_spelled_control_tokens_is_exported_as_ids(tmp_path: Path) -> None:
-    (trace,) = await played("hermes", TURN, tmp_path / "evil")
-    file = tmp_path / "sft.jsonl"
-    done = export_sft([trace], file, tools={"test": [note_schema()]}, min_reward=0.0)
-    assert done == Exported(rows=0, left_out=0, as_ids=1)
-    (row,) = [json.loads(line) for line in ids_path(file).read_text().splitlines()]
-    assert row["input_ids"] == trace.prompt_ids + trace.response_ids
-    done = export_sft([trace], file, tools={"test": [note_schema()]}, min_reward=0.0, text_only=[trace.run])
-    assert done == Exported(rows=1, left_out=0)
-    written = file.read_text()
-    assert "<|im_end|>" not in written and "< |im_end|>" in written and "< |im_start|>system" in written
-
-
-def note_schema() -> dict[str, Any]:
-    return {"type": "function", "function": {"name": "note", "description": TURN, "parameters": {"type": "object"}}}
-
-
-async def test_explain_names_trajectories_whose_texts_spell_control_tokens(tmp_path: Path) -> None:
-    from mcp_rollout.rollout.trace.reader import Traces
-    from mcp_rollout.rollout.viewer.explain import explain
-    from mcp_rollout.rollout.viewer.pages import Pages
-
-    (trace,) = await played("hermes", TURN, tmp_path)
-    with Traces(tmp_path) as traces:
-        found = explain(Pages(traces)).findings
-    (finding,) = [each for each in found if each.title == "Control tokens spelled in texts"]
-    assert finding.detail.startswith(f"{trace.control_text} in 1 trajectories")
-    assert [each.id for each in finding.groups[0].examples] == ["t0"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -40,35 +39,6 @@ async def test_every_token_is_where_the_engine_saw_it_and_in_one_samples_loss(
     check(trace, log, loss=loss, drops=context == "drop_previous", decode=TOKENS.decode)
 
 
-async def test_dropping_thoughts_makes_a_sample_of_what_each_user_message_was_answered_with(tmp_path: Path) -> None:
-    trace, _ = await played(tmp_path, thinking={"context": "drop_previous"})
-    # The user spoke after turns 1, 2 and 5; turn 2 had no thought, so that its segment could go on.
-    assert [segment.turns_sampled for segment in trace.segments] == [[0, 1], [2, 3, 4, 5], [6]]
-    thoughts = [
-        TOKENS.decode(segment.response_ids[span.start : span.end])
-        for segment in trace.segments
-        for span in segment.spans
-        if span.kind is SpanKind.THINKING
-    ]
-    assert [turn.thinking for turn in trace.turns if turn.thinking] == [
-        thought.removeprefix("<think>\n").removesuffix("\n</think>") for thought in thoughts
-    ]
-
-
-async def test_a_context_without_thoughts_is_what_the_template_makes_of_the_messages(tmp_path: Path) -> None:
-    """As a served model reads it; where calls are not part of `ByteTokens`' template, of answers."""
-    script = [hermes.write(thinking=f"Thought {number}.", content=f"Answer {number}.") for number in range(4)]
-    trace, log = await played(tmp_path, thinking={"context": "drop_previous"}, script=script)
-    for turn, generation in enumerate(log):
-        assert generation["prompt_ids"] == TOKENS.prompt(trace.messages[: 1 + 2 * turn], schemas(generation))
-
-
-def schemas(generation: dict[str, Any]) -> list[dict[str, Any]]:
-    text = TOKENS.decode(generation["prompt_ids"])
-    lines = text.partition("<tools>\n")[2].partition("\n</tools>")[0].splitlines()
-    return [json.loads(line) for line in lines]
-
-
 async def test_dropped_thoughts_no_longer_count_against_the_token_budget(tmp_path: Path) -> None:
     script = [hermes.write(thinking="long " * 60, content=f"Answer {number}.") for number in range(4)]
     limits = Limits(response_tokens=700)
@@ -101,14 +71,6 @@ async def test_a_thought_beyond_its_budget_is_closed_with_tokens_nobody_sampled(
         assert turn.generations == 2 and len(TOKENS.encode(turn.thinking)) < budget
     assert sum(turn.generations for turn in trace.turns) == len(log)
     assert sum(turn.sampled for turn in trace.turns) == sum(len(generation["token_ids"]) for generation in log)
-
-
-async def test_where_no_token_fits_behind_the_marker_the_turn_ends_in_mid_thought(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=20_000, tokens_per_turn=12)
-    trace, log = await played(tmp_path, thinking={"tokens_per_turn": 10}, limits=limits)
-    assert len(log) == 1 and trace.stop_reason is StopReason.TOKEN_LIMIT
-    assert [str(mark.kind) for mark in trace.turns[0].marks] == ["void"]
-    assert len(trace.response_ids) == 10
 
 
 LATE = hermes.write(thinking="Hm. Which of them?", content="That one.") + IM_END
@@ -174,14 +136,6 @@ async def test_a_word_before_the_thought_evades_neither_budget_nor_dropping_nor_
     parsed = await TOKENS.parse(ids, ())
     judged.judge(closed, Completion(ids=ids), parsed)
     assert [str(mark.kind) for mark in closed.turns[0].marks][-1] == "long_thinking"
-
-
-def test_no_thinking_is_dropped_of_a_format_that_thinks_in_messages() -> None:
-    class Harmony(ByteTokens):
-        thought = None
-
-    with pytest.raises(ConfigError, match="no markers"):
-        without_thinking(Segment(prompt_ids=[1]), Harmony())
 
 
 @pytest.mark.parametrize("thinking", [{"context": "drop_previous"}, {"tokens_per_turn": 5}])

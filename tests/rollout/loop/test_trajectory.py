@@ -5,18 +5,15 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import types
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from worlds import REWARD, ROLE, environment, opened, play, saying, task
+from worlds import ROLE, play, saying, task
 
-from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.loop.trajectory import roll_out
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
-from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.trace.store import read_traces
 from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
@@ -76,15 +73,6 @@ def user_server(replies: list[tuple[str, bool]]) -> MCPServer:
 SCORED = {"reward": {"server": "counter", "parts": ["count"]}}
 
 
-async def test_calls_and_answers_alternate_until_the_policy_answers(tmp_path: Path) -> None:
-    policy = saying(calling(("bump", {"by": 2}), thinking="go"), calling(("bump", {"by": 3})), "Five.")
-    trace = await play({"counter": counter_server()}, policy, tmp_path, **SCORED)
-    assert trace.stop_reason is StopReason.ANSWERED
-    assert [event.text for turn in trace.turns for event in turn.tools] == ["2", "5"]
-    assert trace.reward is not None and (trace.reward.score, trace.reward.parts) == (0.5, {"count": 5.0})
-    assert [message["role"] for message in trace.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
-
-
 async def test_sampled_ids_enter_the_trace_as_sampled_with_mask_one(tmp_path: Path) -> None:
     texts = [calling(("bump", {"by": 2}), thinking="hm"), "Two."]
     trace = await play({"counter": counter_server()}, saying(*texts), tmp_path)
@@ -130,34 +118,6 @@ async def test_parallel_calls_are_in_flight_together_and_keep_their_order(tmp_pa
     assert [event.text for event in trace.turns[0].tools] == ["a", "b"]
 
 
-async def test_what_the_policy_got_wrong_is_told_to_it(tmp_path: Path) -> None:
-    policy = saying(
-        "<tool_call>{broken</tool_call>",
-        calling(("nothing", {})),
-        calling(("score", {"messages": []})),
-        calling(("bump", {"by": "x"})),
-        calling(("fail", {})),
-        "I give up.",
-    )
-    trace = await play({"counter": counter_server()}, policy, tmp_path, **SCORED)
-    broken, unknown, harness, wrong, refused = [event.text for turn in trace.turns for event in turn.tools]
-    assert "not valid JSON" in broken
-    assert "Unknown tool 'nothing'" in unknown
-    assert "Unknown tool 'score'" in harness
-    assert "by" in wrong and "integer" in wrong
-    assert "not today" in refused
-    assert trace.tool_errors == 5 and trace.stop_reason is StopReason.ANSWERED
-
-
-async def test_calls_beyond_the_parallel_limit_are_answered_and_not_sent(tmp_path: Path) -> None:
-    policy = saying(calling(*[("bump", {"by": 1})] * 3), "Done.")
-    limits = Limits(response_tokens=20_000, parallel_calls=2)
-    trace = await play({"counter": counter_server()}, policy, tmp_path, limits=limits, **SCORED)
-    assert sorted(event.text for event in trace.turns[0].tools[:2]) == ["1", "2"]
-    assert "at most 2 calls" in trace.turns[0].tools[2].text
-    assert trace.reward is not None and trace.reward.score == 0.2
-
-
 async def test_a_user_is_answered_until_done_and_its_rewards_count(tmp_path: Path) -> None:
     servers = {"counter": counter_server(), "user": user_server([("More.", False), ("Thanks.", True)])}
     policy = saying(calling(("bump", {"by": 1})), "One.", "Still one.")
@@ -166,14 +126,6 @@ async def test_a_user_is_answered_until_done_and_its_rewards_count(tmp_path: Pat
     assert [turn.user.seq for turn in trace.turns if turn.user] == [1, 2]
     assert trace.messages[-1] == {"role": "user", "content": "Thanks."}
     assert trace.reward is not None and trace.reward.score == pytest.approx(0.1 + 0.2)
-
-
-async def test_start_supplies_the_first_user_message_where_the_row_has_none(tmp_path: Path) -> None:
-    row = task(prompt=({"role": "system", "content": "Count."},))
-    trace = await play(
-        {"user": user_server([("Bye.", True)])}, saying("Hi."), tmp_path, row=row, user={"server": "user"}
-    )
-    assert "Hello, please count." in TOKENS.decode(trace.prompt_ids)
 
 
 async def test_the_last_turn_still_acts_on_the_world(tmp_path: Path) -> None:
@@ -219,42 +171,6 @@ async def test_a_straggler_keeps_its_whole_turns_and_is_scored(tmp_path: Path) -
     assert read_traces(tmp_path).__next__() == trace
 
 
-async def test_what_a_tool_said_is_on_record_where_the_template_cannot_render_it(tmp_path: Path) -> None:
-    class Refusing(ByteTokens):
-        def messages(self, *_: Any) -> Any:
-            raise ValueError("no tool messages here")
-
-    servers = {"counter": counter_server()}
-    made = environment(servers)
-    trace = Trace.begin("t", task(), Origin())
-    async with opened(made, servers) as gateway:
-        with pytest.raises(ValueError, match="no tool messages"):
-            await roll_out(
-                trace,
-                environment=made,
-                gateway=gateway,
-                policy_for=saying(calling(("bump", {"by": 3}))),
-                tokens=Refusing(),
-                limits=Limits(response_tokens=20_000),
-                store=TraceStore(tmp_path),
-            )
-    assert trace.opening == 1 and trace.messages[-1]["content"] == "3"
-    assert trace.failure is not None and trace.failure.kind == "internal_error"
-
-
-async def test_an_overlong_prompt_fails_the_trajectory_and_is_never_cut(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=100, prompt_tokens=10)
-    trace = await play({"counter": counter_server()}, saying("Hi."), tmp_path, limits=limits)
-    assert trace.failure is not None and trace.failure.kind == "prompt_too_long"
-    assert trace.turns == []
-
-
-async def test_a_score_off_contract_withdraws_the_trajectory(tmp_path: Path) -> None:
-    trace = await play({"counter": counter_server()}, saying("Hi."), tmp_path, reward={"server": "counter"})
-    assert trace.failure is not None and trace.failure.kind == "harness_error"
-    assert "count" in trace.failure.message and trace.reward is None
-
-
 async def test_every_outcome_is_on_disk_when_the_trajectory_is_over(tmp_path: Path) -> None:
     traces: list[Trace] = [
         await play({"counter": counter_server()}, saying("Hi."), tmp_path),
@@ -272,38 +188,6 @@ async def test_a_defect_of_ours_is_recorded_and_raised(tmp_path: Path) -> None:
         await play({"counter": counter_server()}, policy_for, tmp_path)
     (trace,) = read_traces(tmp_path)
     assert trace.failure is not None and trace.failure.kind == "internal_error"
-
-
-async def test_a_policys_own_error_withdraws_its_trajectory(tmp_path: Path) -> None:
-    class Faulty:
-        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-            raise KeyError("choices")
-
-    async def policy_for(_: object) -> Policy:
-        return Faulty()
-
-    trace = await play({"counter": counter_server()}, policy_for, tmp_path)
-    assert trace.failure is not None and trace.failure.kind == "engine_error"
-    assert trace.failure.message == "the policy raised KeyError: 'choices'"
-
-
-async def test_a_turn_reward_in_a_result_reaches_the_trace(tmp_path: Path) -> None:
-    server = MCPServer("paying", log_level="ERROR")
-
-    @server.tool()
-    async def work() -> types.CallToolResult:
-        """Pays."""
-        return types.CallToolResult(content=[types.TextContent(type="text", text="paid")], _meta={REWARD: 0.5})
-
-    trace = await play({"paying": server}, saying(calling(("work", {})), "Done."), tmp_path)
-    assert trace.turns[0].tools[0].reward == 0.5
-    assert trace.reward is not None and trace.reward.score == 0.5
-
-
-async def test_an_answer_cut_by_the_budget_is_truncated_and_not_an_answer(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=20_000, tokens_per_turn=5)
-    trace = await play({"counter": counter_server()}, saying("A long sentence."), tmp_path, limits=limits)
-    assert trace.stop_reason is StopReason.TOKEN_LIMIT
 
 
 async def test_half_a_sentence_never_reaches_the_user(tmp_path: Path) -> None:
@@ -324,64 +208,6 @@ async def test_a_score_that_is_no_number_withdraws_the_trajectory(tmp_path: Path
     trace = await play({"judge": server}, saying("Hi."), tmp_path, reward={"server": "judge"})
     assert trace.failure is not None and trace.failure.kind == "harness_error"
     assert list(read_traces(tmp_path)) == [trace]
-
-
-async def test_rewards_too_large_to_be_added_withdraw_the_trajectory(tmp_path: Path) -> None:
-    server = MCPServer("judge", log_level="ERROR")
-
-    @server.tool(name="score", meta={ROLE: "score"}, structured_output=False)
-    async def judge(messages: list[dict[str, Any]]) -> str:
-        return '{"score": 1.7e308, "parts": {"more": 1.7e308}}'
-
-    reward = {"server": "judge", "parts": ["more"], "weights": {"score": 1.0, "more": 1.0}}
-    trace = await play({"judge": server}, saying("Hi."), tmp_path, reward=reward)
-    assert trace.failure is not None and trace.failure.kind == "harness_error"
-    assert "the reward is not a finite number" in trace.failure.message
-
-
-@pytest.mark.parametrize("number", ["9" * 5000, "[" * 100_000, '"\\ud83d"'])
-async def test_what_python_cannot_decode_is_told_to_the_policy(tmp_path: Path, number: str) -> None:
-    text = f'<tool_call>{{"name": "bump", "arguments": {{"by": {number}}}}}</tool_call>'
-    limits = Limits(response_tokens=500_000)
-    trace = await play({"counter": counter_server()}, saying(text, "Sorry."), tmp_path, limits=limits)
-    assert trace.stop_reason is StopReason.ANSWERED
-    assert "not valid JSON" in trace.turns[0].tools[0].text
-    assert list(read_traces(tmp_path)) == [trace]
-
-
-async def test_a_tool_outside_what_is_rendered_cannot_be_called(tmp_path: Path) -> None:
-    made = environment({"counter": counter_server()})
-    servers = {"counter": counter_server()}
-    async with opened(made, servers) as gateway:
-        (schema,) = [tool.openai_schema() for tool in gateway.catalogue["counter"] if tool.name == "bump"]
-        trace = await roll_out(
-            Trace.begin("t", task(), Origin()),
-            environment=made,
-            gateway=gateway,
-            policy_for=saying(calling(("fail", {})), "Done."),
-            tokens=TOKENS,
-            limits=Limits(response_tokens=20_000),
-            store=TraceStore(tmp_path),
-            tools=[schema],
-        )
-    assert trace.turns[0].tools[0].text == "Unknown tool 'fail'. Available tools: bump"
-
-
-async def test_a_cancelled_trajectory_leaves_its_record(tmp_path: Path) -> None:
-    server = counter_server()
-
-    @server.tool()
-    async def hang() -> str:
-        """Never returns."""
-        await anyio.sleep_forever()
-        return ""
-
-    with anyio.move_on_after(1.0) as outside:
-        await play({"counter": server}, saying(calling(("hang", {}))), tmp_path)
-    assert outside.cancelled_caught
-    (trace,) = read_traces(tmp_path)
-    assert trace.failure is not None and trace.failure.kind == "cancelled"
-    assert len(trace.turns) == 1
 
 
 async def test_tools_that_change_with_the_very_last_call_withdraw_the_trajectory(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.server.mcpserver import Context, MCPServer
-from trees import SCORED, TURNS, Engine, World, check_against, grow, key, own, same
-from worlds import ROLE, task
+from trees import SCORED, TURNS, Engine, World, check_against, grow, own, same
+from worlds import task
 
 from mcp_rollout.rollout.environment.sections import TreeConfig
 from mcp_rollout.rollout.environment.task import Origin
@@ -141,64 +140,3 @@ async def test_fields_that_the_server_declares_volatile_may_differ(tmp_path: Pat
         assert [turn.tools[0].text for turn in trace.turns[:shared]] == [
             turn.tools[0].text for turn in traces[0].turns[:shared]
         ]
-
-
-def talker(*, snapshots: bool) -> MCPServer:
-    """A user who counts what was said to it, in order and only once; the score is what it counted."""
-    server = MCPServer("user", log_level="ERROR")
-    heard: dict[str, list[str]] = {}
-    numbers: dict[str, int] = {}
-
-    @server.tool(name="reset", meta={ROLE: "reset"}, structured_output=False)
-    async def reset(task: str, seed: int, ctx: Context) -> str:
-        heard[key(ctx)], numbers[key(ctx)] = [], 0
-        return "{}"
-
-    @server.tool(name="start", meta={ROLE: "start"})
-    async def start() -> dict[str, Any]:
-        return {"message": "Hello."}
-
-    @server.tool(name="reply", meta={ROLE: "reply"})
-    async def reply(seq: int, message: str, ctx: Context) -> dict[str, Any]:
-        assert seq == numbers[key(ctx)] + 1
-        numbers[key(ctx)] = seq
-        heard[key(ctx)].append(message)
-        return {"message": f"I heard {len(heard[key(ctx)])}.", "done": len(heard[key(ctx)]) == 4}
-
-    @server.tool(name="score", meta={ROLE: "score"})
-    async def score(messages: list[dict[str, Any]], ctx: Context) -> dict[str, Any]:
-        return {"score": float(len(heard[key(ctx)])), "parts": {}}
-
-    if snapshots:
-
-        @server.tool(name="snapshot", meta={ROLE: "snapshot"})
-        async def snapshot(ctx: Context) -> dict[str, Any]:
-            return {"state": {"heard": heard[key(ctx)]}}
-
-        @server.tool(name="restore", meta={ROLE: "restore"}, structured_output=False)
-        async def restore(state: dict[str, Any], ctx: Context) -> str:
-            heard[key(ctx)] = list(state["heard"])
-            return "{}"
-
-    return server
-
-
-@pytest.mark.parametrize("snapshots", [False, True])
-async def test_the_user_goes_on_where_the_branch_begins(tmp_path: Path, snapshots: bool) -> None:
-    engine = Engine(lambda sample, turn: f"{sample} says {turn}.")
-    traces = await grow(
-        {"user": talker(snapshots=snapshots)},
-        engine,
-        tmp_path,
-        leaves=4,
-        tree={"roots": 1},
-        user={"server": "user"},
-        reward={"server": "user"},
-    )
-    check_against(engine, traces)
-    for trace in traces.values():
-        assert trace.stop_reason is StopReason.USER_DONE, trace.failure
-        assert trace.reward is not None and trace.reward.score == 4.0
-        # The user is started in every trajectory, which replays nothing.
-        assert trace.strategy.replayed_calls == (0 if snapshots else trace.strategy.shared_turns)
-        assert [turn.user.message for turn in trace.turns if turn.user] == [f"I heard {n}." for n in range(1, 5)]

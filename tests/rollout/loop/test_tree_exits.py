@@ -9,7 +9,6 @@ import pytest
 from trees import SCORED, TURNS, Engine, World, check_against, grow, own
 
 from mcp_rollout.rollout.errors import EngineError
-from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.trace.record import StopReason
 
 pytestmark = pytest.mark.anyio
@@ -92,45 +91,6 @@ async def test_a_root_that_is_cancelled_releases_those_who_wait(tmp_path: Path, 
     assert traces[0].failure is not None and traces[0].failure.kind == "cancelled"
     for trace in list(traces.values())[1:]:
         assert trace.stop_reason is StopReason.ANSWERED and trace.strategy.note == "no root to branch at: 1 cancelled"
-
-
-async def test_a_root_that_runs_out_of_time_is_branched_at_where_it_came_to(tmp_path: Path) -> None:
-    async def before(sample: int, turn: int) -> None:
-        if (sample, turn) == (0, 2):
-            await anyio.sleep_forever()
-
-    limits = Limits(response_tokens=100_000, wall_clock_s=1.0)
-    traces = await grow(
-        {"world": World().server},
-        Engine(own, before=before),
-        tmp_path,
-        leaves=8,
-        tree={"roots": 1},
-        limits=limits,
-        max_sessions=1,
-        **SCORED,
-    )
-    assert traces[0].stop_reason is StopReason.TIME_LIMIT and len(traces[0].turns) == 2
-    assert {trace.strategy.shared_turns for trace in list(traces.values())[1:]} == {1, 2}
-    assert all(trace.stop_reason is StopReason.ANSWERED for trace in list(traces.values())[1:])
-
-
-async def test_a_root_that_is_cut_is_branched_at_all_the_same(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=100_000, assistant_turns=2)
-    traces = await grow(
-        {"world": World().server}, Engine(own), tmp_path, leaves=3, tree={"roots": 1}, limits=limits, **SCORED
-    )
-    assert {trace.stop_reason for trace in traces.values()} == {StopReason.TURN_LIMIT}
-    assert [trace.strategy.shared_turns for trace in traces.values()] == [0, 1, 1]
-
-
-async def test_roots_of_one_turn_leave_chains(tmp_path: Path) -> None:
-    engine = Engine(lambda sample, turn: "Done.")
-    traces = await grow({"world": World().server}, engine, tmp_path, leaves=3, tree={"roots": 1}, **SCORED)
-    assert [trace.strategy.note for trace in traces.values()] == [
-        "",
-        *["no root to branch at: 1 ended after one turn"] * 2,
-    ]
 
 
 async def test_a_branch_waits_no_longer_than_it_may(tmp_path: Path) -> None:

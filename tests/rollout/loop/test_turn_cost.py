@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from worlds import ROLE, environment, opened, task
+from worlds import environment, opened, task
 
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.formats import hermes
@@ -21,7 +21,6 @@ from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
 TURNS = 400
-DROPPING_TURNS = 60
 
 
 class Counted(list[Any]):
@@ -119,37 +118,3 @@ async def test_turn_400_touches_at_most_half_as_many_elements_more_than_turn_5(t
     assert len(own) == TURNS and trace.failure is None
     assert own[4] > 100, own
     assert own[TURNS - 1] <= 1.5 * own[4], own
-
-
-async def test_dropping_thoughts_touches_each_token_of_the_context_a_few_times_and_no_more(tmp_path: Path) -> None:
-    """What it costs grows with the context, as what the engine reads anew does; it may not grow faster."""
-    user = MCPServer("user", log_level="ERROR")
-    user.add_tool(lambda: {"message": "Say a number."}, name="start", meta={ROLE: "start"})
-    user.add_tool(lambda seq, message: {"message": "More.", "done": False}, name="reply", meta={ROLE: "reply"})
-    trace = Trace.begin("t", task(), Origin())
-    shares: list[float] = []
-
-    class Watching:
-        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-            if turn:
-                shares.append(Counted.touched / len(ids))
-            sampled = ByteTokens().encode(hermes.write(thinking="So.", content=f"Number {turn}.") + IM_END)
-            count(trace)
-            return Completion(ids=sampled, logprobs=[0.0] * len(sampled))
-
-    async def policy_for(_: object) -> Policy:
-        return Watching()
-
-    made = environment({"user": user}, user={"server": "user"}, thinking={"context": "drop_previous"})
-    async with opened(made, {"user": user}) as gateway:
-        await roll_out(
-            trace,
-            environment=made,
-            gateway=gateway,
-            policy_for=policy_for,
-            tokens=ByteTokens(),
-            limits=Limits(response_tokens=10**6, assistant_turns=DROPPING_TURNS + 1, user_turns=1000),
-            store=TraceStore(tmp_path),
-        )
-    assert len(trace.earlier) == len(shares) == DROPPING_TURNS and trace.failure is None
-    assert max(shares) < 3, shares

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 from notes import notes_server
-from worlds import environment, opened, play, saying, task
+from worlds import environment, play, saying, task
 
-from mcp_rollout.rollout.evaluation.rescore import rescore
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.reward import check_rewarded
 from mcp_rollout.rollout.trace.record import StopReason
-from mcp_rollout.rollout.trace.run_record import describe_run
-from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.trace.store import read_traces
 from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
@@ -81,11 +79,6 @@ async def test_an_answer_and_checks_are_demands_of_equal_weight(tmp_path: Path) 
     assert trace.reward.parts == {"exact_match": 0.0, "checks": 0.5} and trace.reward.score == 0.25
 
 
-async def test_a_row_that_asks_for_nothing_earns_nothing(tmp_path: Path) -> None:
-    trace = await played(tmp_path, "yes", reward={"weights": {"solved": 1.0, "checks": 1.0}})
-    assert trace.reward.score == 0.0 and trace.failure is None
-
-
 async def test_only_the_harness_may_call_the_tools_of_its_calls(tmp_path: Path) -> None:
     row: Any = {"tools": ["read"], "setup": [write("a", "one")], "check": [read("a", returns="one")]}
     trace = await played(tmp_path, calling(write("a", "two")), DONE, **row)
@@ -108,28 +101,6 @@ async def test_a_world_that_cannot_be_prepared_withdraws_the_trajectory(
     trace = await played(tmp_path, DONE, tools=["read"], setup=[setup], check=[read("a")])
     assert trace.stop_reason is StopReason.FAILED and trace.is_withdrawn and not trace.turns
     assert trace.failure is not None and problem in trace.failure.message
-
-
-async def test_a_changed_reward_is_computed_from_the_recorded_checks(tmp_path: Path) -> None:
-    row: Any = {"check": [read("a", returns="one"), read("b", error=True)]}
-    trace = await played(tmp_path / "a", DONE, **row)
-    assert trace.reward.score == 0.5
-    servers = {"notes": notes_server()}
-    made = environment(servers, reward={"weights": {"checks": 3.0}})
-    async with opened(made, servers) as gateway:
-        record = describe_run(
-            "evaluation", made, gateway, engine="none", sampling={}, model=None, chat_template=None, settings={}
-        )
-    trace.run, store = record.name, TraceStore(tmp_path / "b")
-    total = await rescore([trace], made, {record.name: record}, store, judgements=tmp_path)
-    assert total.done == 1 and total.after == 1.5
-
-
-async def test_a_world_that_is_rolled_out_again_is_prepared_again(tmp_path: Path) -> None:
-    trace = await played(tmp_path, DONE, setup=[write("a", "one")])
-    trace.fail("world_lost", "gone")
-    trace.begin_again("next")
-    assert trace.setup == [] and trace.checks == [] and trace.task.setup
 
 
 def test_an_environment_rewards_by_solved_alone() -> None:
