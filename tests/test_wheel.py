@@ -63,8 +63,6 @@ def mcp_rollout(installed: Path, directory: Path, *arguments: str) -> str:
 def test_an_included_environment_is_played_outside_a_checkout(installed: Path, tmp_path: Path) -> None:
     report = mcp_rollout(installed, tmp_path, "run", "calculator", "--engine", "expert", "-n", "2", "--out", "traces")
     assert "1.000" in report
-    assert "2 trajectories" in mcp_rollout(installed, tmp_path, "trace", "export", "traces", "--html", "page")
-    assert (tmp_path / "page" / "assets" / "uPlot.LICENSE").is_file()
     listed = json.loads(mcp_rollout(installed, tmp_path, "tools", "calculator", "--json"))
     assert {tool["server"] for tool in listed} == {"calculator"}
 

@@ -41,15 +41,14 @@ def test_trajectories_are_played_listed_and_exported(played: Path) -> None:
     assert len(list(read_traces(played / "traces"))) == 2
     listed = run(played, "trace", "ls", "traces")
     assert (listed.returncode, listed.stderr) == (0, "") and "calculator" in listed.stdout
-    exported = run(played, "trace", "export", "traces", "--html", "page")
-    assert exported.returncode == 0 and "2 trajectories" in exported.stdout
+    exported = run(played, "trace", "export", "traces", "--sft", "-o", "sft.jsonl")
+    assert exported.returncode == 0 and "2 conversations" in exported.stdout
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ("data", "calculator", "-n", "1", "-o", "rows.parquet"),
-        ("data", "--check", "rows.parquet"),
         ("trace", "export", "traces", "--parquet", "-o", "columns.parquet"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import unittest
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from mcp_types import CallToolResult
 
 HERE = Path(__file__).parent
 ENVIRONMENT = HERE / "NAME.yaml"
-ROWS = HERE / "train.parquet"
 
 
 def mcp_rollout(*arguments: str | Path) -> Any:
@@ -28,12 +26,6 @@ def mcp_rollout(*arguments: str | Path) -> Any:
 
 def test_it_keeps_the_contract_and_its_expert_scores_full() -> None:
     assert mcp_rollout("check-env", ENVIRONMENT)["failed"] == []
-
-
-@unittest.skipUnless(ROWS.exists(), "no rows yet: README.md says how they are written")
-def test_its_rows_can_be_trained_on() -> None:
-    checked = mcp_rollout("data", "--check", ROWS, "--environments-dir", HERE)
-    assert checked["problems"] == 0 and checked["rows"] > 0, checked
 
 
 def test_silence_does_not_pay(tmp_path: Path) -> None:

@@ -26,11 +26,10 @@ COMMANDS = {
     "configs": "Copy the included training configuration and environments, to edit them.",
     "init": "Examine servers and write an environment with them, three tasks and a reward.",
     "new-server": "Write a new environment: a working server, its YAML, rows, a test and a README.",
-    "data": "Write an environment's tasks as rows for verl, or examine rows before a run.",
+    "data": "Write an environment's tasks as rows for verl.",
     "serve": "Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.",
     "run": "Evaluate: roll environments out without a trainer.",
     "compare": "Compare two runs over the rows that both played.",
-    "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",
 }
 """What `mcp-rollout --help` lists. Each command is the `app` of the module with its name in this package."""

@@ -68,10 +68,6 @@ def _print_server(report: ServerReport, console: Console) -> None:
         grid.add_row("schemas", Text(f"{faithful} of {len(report.tools)} reach the chat template byte for byte"))
     if report.determinism is not None:
         grid.add_row("same call", Text(_determinism(report)))
-    if report.hung is not None:
-        grid.add_row("hung", Text(report.hung.said))
-    if report.killed is not None:
-        grid.add_row("killed", Text(report.killed.said))
     if report.withheld:
         grid.add_row("not called", Text("; ".join(f"{tool}: {reason}" for tool, reason in report.withheld.items())))
     for finding in report.flaky:

@@ -23,41 +23,27 @@ from mcp_rollout.rollout.cli.options import (
 )
 from mcp_rollout.rollout.cli.trace_stats import recorded_schemas
 from mcp_rollout.rollout.extras import parquet_needed
-from mcp_rollout.rollout.trace.export import Reproduces, export_preferences, export_sft, ids_path
+from mcp_rollout.rollout.trace.export import Reproduces, export_sft, ids_path
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
 from mcp_rollout.rollout.trace.trained_segment import SUFFIX
-from mcp_rollout.rollout.viewer.export import export_html
 
 
 def export(
     directory: TraceDirectory,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")
-    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write: JSON lines, or Parquet.")],
     sft: Annotated[bool, typer.Option("--sft", help="As conversations for supervised training.")] = False,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="As columns for DuckDB, pandas, polars or datasets, see docs/traces.md.")
     ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="As the page of `trace view`, in a directory that opens without a server."),
-    ] = None,
     where: Where = None,
-    preferences: Annotated[
-        bool, typer.Option("--preferences", help="As pairs of a better and a worse trajectory of the same row.")
-    ] = False,
     min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
-    min_margin: Annotated[
-        float, typer.Option(help="With --preferences: by how much a pair's rewards differ at least.")
-    ] = 0.5,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids. "
-            "With --html: the model whose tokenizer has the texts of tokens, instead of the recorded one.",
+            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids.",
         ),
     ] = None,
     chat_template: ChatTemplateFile = None,
@@ -65,50 +51,27 @@ def export(
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
 ) -> int:
-    """Write trajectories: those worth imitating, pairs, columns, or a page. Exit status 1 where there is none."""
-    if sft + preferences + parquet + (html is not None) != 1:
-        remedy = "add --sft, --preferences, --parquet or --html, one of them"
-        raise ConfigError("say what to export as", key="--sft", remedy=remedy)
+    """Write trajectories: those worth imitating, or all as columns. Exit status 1 where there is none."""
+    if sft == parquet:
+        raise ConfigError("say what to export as", key="--sft", remedy="add --sft or --parquet")
     template = template_text(tokenizer, chat_template)
-    if html is not None:
-        return _as_page(directory, html, where, tokenizer, as_json=as_json)
-    if output is None:
-        raise ConfigError("which file?", key="-o", remedy="name the file to write")
     with Traces(directory) as traces:
         if parquet:
             return _export_columns(traces, where, output, as_json=as_json)
-        chosen = traces.traces(where=where)
         tools = recorded_schemas(traces, tool_config, environments_dir)
-        if sft:
-            check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer, template)}
-            records = read_run_records(directory)
-            text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
-            exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, text_only=text_only, **check)
-        else:
-            exported = export_preferences(chosen, output, tools=tools, min_margin=min_margin)
-    kind = "conversations" if sft else "pairs"
+        check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer, template)}
+        records = read_run_records(directory)
+        text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
+        chosen = traces.traces(where=where)
+        exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, text_only=text_only, **check)
     as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
-    text = f"{output}: {exported.rows} {kind}{as_ids}; {exported.left_out} trajectories left out"
+    text = f"{output}: {exported.rows} conversations{as_ids}; {exported.left_out} trajectories left out"
     if exported.without_ids:
         text += (
             f", {exported.without_ids} of them because they are not plain conversations and have no model's token ids"
         )
-    if exported.without_pair:
-        text += f", {exported.without_pair} of them because none of their row differs by {min_margin:g} in reward"
     print_result({"path": str(output), **asdict(exported)}, text, as_json=as_json)
     return int(exported.rows + exported.as_ids == 0)
-
-
-def _as_page(directory: Path, output: Path, where: str | None, tokenizer: str | None, *, as_json: bool) -> int:
-    try:
-        with Traces(directory) as traces:
-            texts = None if tokenizer is None else Path(tokenizer)
-            rows = export_html(traces, output, where=where, tokenizer=texts)
-    except OSError as error:
-        raise not_written(error, output, "--html") from error
-    page = output / "index.html"
-    print_result({"path": str(page), "rows": rows}, f"{page}: {rows} trajectories", as_json=as_json)
-    return int(rows == 0)
 
 
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:

@@ -227,8 +227,6 @@ def _add_faults(report: ServerReport) -> None:
     """Problems and notes that are not about isolation."""
     unfaithful = [tool for tool in report.tools if not tool.faithful]
     report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]
-    report.problems += [f"hung: {report.hung.said}"] if report.hung and report.hung.well is False else []
-    report.problems += [f"killed: {report.killed.said}"] if report.killed and report.killed.well is False else []
     report.notes += [f"left out, malformed: {message}" for message in report.malformed]
     report.notes += [f"{tool.name}: {message}" for tool in report.tools for message in tool.hidden]
     undescribed = [tool.name for tool in report.tools if tool.audience == Audience.POLICY and not tool.described]

@@ -1,4 +1,4 @@
-"""The examination of one server: schemas, latencies, isolation, and injected faults."""
+"""The examination of one server: schemas, latencies and isolation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import anyio
 
-from mcp_rollout.gateway.config.models import GatewayConfig, Kind, LeaseDirConfig, ServerConfig, Start
+from mcp_rollout.gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig, Start
 from mcp_rollout.gateway.config.variables import child_env
 from mcp_rollout.gateway.errors import GatewayError, HarnessError
 from mcp_rollout.gateway.gateway import Gateway
@@ -21,7 +21,6 @@ from mcp_rollout.gateway.leases.janitor import names_lease_dir
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.transport.python_program import python_program
 from mcp_rollout.gateway.types import Role, Scope, ToolDefinition
-from mcp_rollout.rollout.doctor import fault_injection
 from mcp_rollout.rollout.doctor.advice import conclude, leaks, own_scope, shares_files
 from mcp_rollout.rollout.doctor.confined import ANY
 from mcp_rollout.rollout.doctor.fidelity import examine_tools, schema_problems
@@ -65,8 +64,6 @@ class Options:
     """Number of calls whose latency is measured."""
     call_timeout_s: float = 10.0
     """For each call of a probe; a server's own bound applies where it is shorter."""
-    hang_timeout_s: float = 1.0
-    """For a request to a stopped server."""
     probe_timeout_s: float = 120.0
     """For all probes under one scope."""
     slow_s: float = 5.0
@@ -131,7 +128,7 @@ class Examination:
         if self._throwaway is not None and self._throwaway.launched:
             await self._download()
         shared = None if names_lease_dir(self._entry) else await self._visit(Scope.SHARED)
-        apart = await self._visit(own, inject=True)
+        apart = await self._visit(own)
         more: list[Visit] = []
         if self._throwaway is not None and shared is None:
             more.append(await self._visit(own))  # a second fresh lease, to tell what is random
@@ -228,10 +225,9 @@ class Examination:
         parts += ["any address, by tools annotated read-only"] if self._reaches else []
         return "; ".join(parts)
 
-    async def _visit(self, scope: Scope, *, inject: bool = False, per_lease: bool = False) -> Visit:
+    async def _visit(self, scope: Scope, *, per_lease: bool = False) -> Visit:
         """Play the script in three leases of a new gateway: in one, and then in two more, which take turns."""
         entry, place, template = self._placed(per_lease=per_lease)
-        # The leases are outside of the bound of the probes: faults are injected into the first one's process.
         async with self._gateway(scope, entry, template) as gateway, AsyncExitStack() as leases:
             if self._script is None:
                 await self._first_look(gateway)
@@ -260,11 +256,6 @@ class Examination:
                     await self._measure_calls(session, second, visit.second)
             if place is not None and self._throwaway is not None:
                 visit.changed = self._throwaway.changed(place)
-            # Faults are injected into this process, since another start would take most of the time.
-            if inject and await self._inject_faults(first):
-                self._begin("starting again")
-                async with self._lease(gateway) as session:
-                    await session.connection(self._server).list_raw(timeout_s=self._options.call_timeout_s)
         return visit
 
     def _placed(self, *, per_lease: bool) -> tuple[ServerConfig, Path | None, LeaseDirConfig]:
@@ -396,16 +387,3 @@ class Examination:
             )
             self._report.withheld = dict(self._script.withheld)
         return self._script
-
-    async def _inject_faults(self, session: Session) -> bool:
-        """Stop and kill the server's process, after every other use of it; return whether it was one of ours."""
-        report, connection = self._report, session.connection(self._server)
-        if self._entry.kind is not Kind.STDIO:
-            in_process = self._entry.kind is Kind.IN_PROCESS
-            report.hung = report.killed = fault_injection.IN_PROCESS if in_process else fault_injection.NOT_OURS
-            return False
-        self._begin("hung and killed")
-        report.hung = await fault_injection.hang(connection, timeout_s=self._options.hang_timeout_s)
-        if connection.alive:
-            report.killed = await fault_injection.kill(connection, timeout_s=self._options.call_timeout_s)
-        return True

@@ -77,14 +77,6 @@ class Determinism:
     differing: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Behaviour:
-    """What happened when the server was stopped or killed. `well` is None if that could not be tried."""
-
-    well: bool | None
-    said: str
-
-
 class Verdict(StrEnum):
     """What the examination found out, in a few words."""
 
@@ -141,8 +133,6 @@ class ServerReport:
     """Files that the probes made the server write, below the throwaway directory."""
     isolation: tuple[Isolation, ...] = ()
     determinism: Determinism | None = None
-    hung: Behaviour | None = None
-    killed: Behaviour | None = None
     advice: Advice | None = None
     problems: list[str] = field(default_factory=list[str])
     unknown: str = ""

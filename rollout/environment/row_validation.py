@@ -1,4 +1,4 @@
-"""Validation of dataset rows: one collector for `data --check`, which prints every problem, and for the preflight."""
+"""Validation of dataset rows, which collects the problems of all of them for a trainer's preflight."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import anyio
 import structlog
 
 from mcp_rollout.gateway.catalogue.names import Catalogue
 from mcp_rollout.gateway.catalogue.tool_config import LockEntry
-from mcp_rollout.gateway.errors import ConfigError, GatewayError, faults_of
+from mcp_rollout.gateway.errors import ConfigError, faults_of
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.parquet import read_rows
 from mcp_rollout.rollout.environment.reward_config import Component
-from mcp_rollout.rollout.environment.rows import environment_tasks, problems_of, unlike_text, warn_of_writing_checks
-from mcp_rollout.rollout.environment.task import ALL, REMEDY, Task, question
+from mcp_rollout.rollout.environment.rows import problems_of, unlike_text, warn_of_writing_checks
+from mcp_rollout.rollout.environment.task import REMEDY, Task, question
 from mcp_rollout.rollout.environment.validation import LOCK_KEY, locked_tools, missing_roles
 
 log = structlog.get_logger(__name__)
@@ -109,17 +108,6 @@ def agent_problems(path: Path, agents: Collection[str], *, default_agent: str | 
         for number, agent in named
         if agent not in agents
     ]
-
-
-def source_problems(path: Path) -> Iterator[RowProblem]:
-    """Problems of the column `data_source`, and of a file without rows."""
-    number = -1
-    for number, raw in enumerate(read_rows(path)):
-        if raw.get("agent_name") not in VERL_AGENTS and not isinstance(raw.get("data_source"), str):
-            problem = "is missing; verl selects metrics and reward functions by it"
-            yield RowProblem(problem, path=path, row=number, key="data_source")
-    if number < 0:
-        yield RowProblem("the file has no rows", path=path, row=None, key="-")
 
 
 def shared_indices(rows: Sequence[Row]) -> list[int]:
@@ -240,81 +228,3 @@ def prompt_lengths(
             problem = f"the prompt has {length} tokens, {limit} are allowed"
             problems.append(row.problem(problem, key="prompt", remedy=remedy))
     return lengths, problems
-
-
-async def task_problems(
-    environment: Environment, gateway: Gateway, rows: Sequence[Row], progress: Callable[[int, int], None]
-) -> list[ConfigError]:
-    """Find rows whose task is not the one of their prompt or answer, or that the environment cannot begin.
-
-    A listed task has the seeds that the listing gives it. A prompt may be worded otherwise than the listing's, unless a
-    user begins the environment's trajectories, but it may not be the prompt of other tasks alone.
-
-    Args:
-        progress: Takes the number of tasks that were reset, and of those to reset: all that the environment does not
-            list.
-
-    Raises:
-        ConfigError, GatewayError: the environment cannot list its tasks.
-    """
-    listed: dict[tuple[str, int], Task] = {}
-    seeds: dict[str, list[int]] = {}
-    asked: dict[str, list[str]] = {}
-    if environment.tasks is not None:
-        for task in await environment_tasks(environment, gateway, ALL, None):
-            listed[task.task, task.seed] = task
-            seeds.setdefault(task.task, []).append(task.seed)
-            asked.setdefault(_opening(task), []).append(task.task)
-    problems: list[ConfigError] = []
-    unlisted: dict[tuple[str, int], Row] = {}
-    for row in rows:
-        known = listed.get((row.task.task, row.task.seed))
-        opening = _opening(row.task)
-        if known is None and row.task.task in seeds:
-            problem = f"task {row.task.task!r} is listed with other seeds, such as {seeds[row.task.task][0]}"
-            problems.append(row.problem(problem, key="extra_info.mcp.seed"))
-        elif known is None:
-            unlisted.setdefault((row.task.task, row.task.seed), row)
-        elif row.task.answer is not None and row.task.answer != known.answer:
-            problems.append(row.problem("differs from the answer of the task", key="reward_model.ground_truth"))
-        elif opening == _opening(known):
-            continue
-        elif environment.user is not None and opening and _opening(known):
-            problems.append(row.problem("differs from the opening of the environment's user", key="prompt"))
-        elif opening in asked:
-            problems.append(row.problem(f"is the prompt of another task, {asked[opening][0]!r}", key="prompt"))
-    return problems + await _reset_problems(environment, gateway, list(unlisted.values()), progress)
-
-
-def _opening(task: Task) -> str:
-    """The user message that a prompt ends in; empty where it ends in none."""
-    last = task.prompt[-1]
-    return str(last["content"]) if last["role"] == "user" else ""
-
-
-async def _reset_problems(
-    environment: Environment, gateway: Gateway, rows: Sequence[Row], progress: Callable[[int, int], None]
-) -> list[RowProblem]:
-    """Reset the environment to the task of each row."""
-    problems: list[RowProblem] = []
-    # The lease's own time begins when it is asked for: with thousands of rows at once, the last would wait longer than
-    # that.
-    limiter = anyio.CapacityLimiter(_RESETS)
-    done = 0
-
-    async def reset(row: Row) -> None:
-        nonlocal done
-        async with limiter:
-            try:
-                async with gateway.lease(trajectory=f"check-{uuid4().hex}", task=row.task.task, seed=row.task.seed):
-                    pass
-            except (ConfigError, GatewayError) as error:
-                remedy = f"{environment.name} does not list it; {REMEDY}"
-                problems.append(row.problem(str(error), key="extra_info.mcp.task", remedy=remedy))
-        done += 1
-        progress(done, len(rows))
-
-    async with anyio.create_task_group() as group:
-        for row in rows:
-            group.start_soon(reset, row)
-    return problems

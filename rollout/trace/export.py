@@ -1,28 +1,22 @@
-"""Export traces as training data: for SFT, or preference pairs of trajectories of the same row.
+"""Export traces as training data for SFT.
 
-SFT has two files: conversations, and the ids and loss masks of trajectories that a conversation cannot represent.
-Conversations and pairs contain thinking and tool calls.
+It has two files: conversations, with thinking and tool calls, and the ids and loss masks of trajectories that a
+conversation cannot represent.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from mcp_rollout.gateway.errors import ConfigError, not_written
 from mcp_rollout.gateway.private_files import make_private, private
 from mcp_rollout.gateway.types import CallFault
 from mcp_rollout.rollout.formats.control_text import KNOWN
-from mcp_rollout.rollout.trace.journal import from_json, to_json
-from mcp_rollout.rollout.trace.outcome import ROUNDING
 from mcp_rollout.rollout.trace.record import SpanKind, Trace, Turn
 from mcp_rollout.rollout.types import FinishReason, Message
 
@@ -37,16 +31,13 @@ class Exported:
     """The outcome of an export."""
 
     rows: int
-    """Conversations or pairs."""
+    """Conversations."""
     left_out: int
-    """Trajectories that are not exported: failed ones and those that scored too low; of pairs, also those that are no
-    whole conversation or have no partner."""
+    """Trajectories that are not exported: failed ones and those that scored too low."""
     as_ids: int = 0
     """Trajectories that are exported as ids and loss mask."""
     without_ids: int = 0
     """Trajectories that are left out because they need ids and have those of no model; `left_out` counts them too."""
-    without_pair: int = 0
-    """Scored whole conversations for which no sibling's reward differs enough; `left_out` counts them too."""
 
 
 def export_sft(
@@ -94,109 +85,6 @@ def export_sft(
 def ids_path(path: str | Path) -> Path:
     """The file of ids and loss masks beside a file of conversations: `sft.ids.jsonl` beside `sft.jsonl`."""
     return Path(path).with_suffix(".ids.jsonl")
-
-
-def export_preferences(
-    traces: Iterable[Trace], path: str | Path, *, tools: ToolsByEnvironment, min_margin: float
-) -> Exported:
-    """Write preference pairs as JSON lines, see `preference_row`; the file appears whole or not at all.
-
-    Within a row the best trajectory is paired with the worst, the second best with the second worst and so on, while
-    their rewards differ by at least `min_margin`. Each trajectory is in one pair at most.
-
-    Raises:
-        ConfigError: `min_margin` is not positive, the file cannot be written, or `tools` lacks an environment or a
-            tool of a trace.
-    """
-    if min_margin <= 0:
-        raise ConfigError("a pair needs a difference", key="--min-margin", remedy="give a number above 0")
-    groups: defaultdict[bytes, list[_Kept]] = defaultdict(list)
-    total = 0
-    with _JsonLines(path) as file, _Conversations(path) as conversations:
-        for trace in traces:
-            total += 1
-            if _is_scored(trace) and is_conversation(trace):
-                groups[_same_row(trace)].append(conversations.keep(trace))
-        for better, worse in (pair for group in groups.values() for pair in _pairs(group, min_margin)):
-            row = preference_row(conversations.read(better), conversations.read(worse), tools)
-            file.write(_without_spellings(row))
-    paired, scored = 2 * file.rows, sum(map(len, groups.values()))
-    return Exported(rows=file.rows, left_out=total - paired, without_pair=scored - paired)
-
-
-def preference_row(better: Trace, worse: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
-    """Build a row with `prompt`, `chosen` and `rejected` as lists of messages; the last two continue the prompt.
-
-    Messages are as in `sft_row`.
-
-    Raises:
-        ConfigError: `tools` lacks the traces' environment or one of its tools.
-    """
-    return {
-        "prompt": _messages(better)[: better.opening],
-        "chosen": _messages(better)[better.opening :],
-        "rejected": _messages(worse)[worse.opening :],
-        **_source(better, tools),
-        "chosen_trajectory": better.id,
-        "rejected_trajectory": worse.id,
-        "chosen_reward": _score(better),
-        "rejected_reward": _score(worse),
-    }
-
-
-def _same_row(trace: Trace) -> bytes:
-    """A digest of the task, the tools and the messages before the first turn, which a pair must share."""
-    task = trace.task
-    row = [task.environment, task.task, task.seed, task.tools, trace.messages[: trace.opening]]
-    return sha256(json.dumps(row).encode()).digest()
-
-
-class _Kept(NamedTuple):
-    """A trajectory that may be paired, and where its conversation is."""
-
-    score: float
-    place: int
-
-
-def _pairs(group: Sequence[_Kept], min_margin: float) -> Iterator[tuple[_Kept, _Kept]]:
-    ordered = sorted(group, key=lambda kept: kept.score, reverse=True)
-    for index in range(len(ordered) // 2):
-        better, worse = ordered[index], ordered[-1 - index]
-        if better.score - worse.score < min_margin - ROUNDING:
-            return
-        yield better, worse
-
-
-class _Conversations:
-    """Traces without their ids, on disk until their pairs are chosen, since all of them may not fit into memory.
-
-    Args:
-        path: the file of the pairs; this one is beside it, without a name, and gone after the block.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-
-    def __enter__(self) -> Self:
-        with _as_config_error(self._path):
-            self._file = TemporaryFile(dir=self._path.parent)
-        return self
-
-    def keep(self, trace: Trace) -> _Kept:
-        bare = replace(trace, prompt_ids=[], response_ids=[], loss_mask=[], logprobs=[], spans=[], earlier=[])
-        with _as_config_error(self._path):
-            place = self._file.seek(0, os.SEEK_END)
-            self._file.write(to_json(bare) + b"\n")
-        return _Kept(_score(trace), place)
-
-    def read(self, kept: _Kept) -> Trace:
-        with _as_config_error(self._path):
-            self._file.seek(kept.place)
-            return from_json(self._file.readline())
-
-    def __exit__(self, *_: object) -> None:
-        with _as_config_error(self._path):
-            self._file.close()
 
 
 class _JsonLines:
@@ -255,9 +143,8 @@ def _spells(trace: Trace, row: Mapping[str, Any]) -> bool:
 
 def _without_spellings(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with a space in each spelling of a control token."""
-    lists = {name: row[name] for name in ("messages", "prompt", "chosen", "rejected") if name in row}
-    broken = {name: KNOWN.broken(messages, ())[0] for name, messages in lists.items()}
-    return {**row, **broken, "tools": KNOWN.broken((), row["tools"])[1]}
+    messages, tools = KNOWN.broken(row["messages"], row["tools"])
+    return {**row, "messages": messages, "tools": tools}
 
 
 def _source(trace: Trace, tools: ToolsByEnvironment) -> dict[str, Any]:
@@ -313,11 +200,6 @@ def _trains_all(trace: Trace) -> bool:
         for span in trace.spans
     )
     return not trace.earlier and in_loss
-
-
-def _score(trace: Trace) -> float:
-    assert trace.reward is not None
-    return trace.reward.score
 
 
 def _messages(trace: Trace) -> list[Message]:

@@ -33,16 +33,13 @@ CHECKS = (index_findings.idle_best, *error_kinds.CHECKS, *index_findings.CHECKS,
 """All that is looked for, in the order of a report."""
 
 
-def explain(directory: Directory, where: str | None = None) -> Explanation:
+def explain(directory: Directory) -> Explanation:
     """Look for everything in each environment of each run.
 
-    Args:
-        where: an SQL expression over the index's columns; all trajectories by default.
-
     Raises:
-        ConfigError: `where` is not such an expression, or a record is gone or of another version.
+        ConfigError: a record is gone or of another version.
     """
-    scopes = _scopes(directory, where)
+    scopes = _scopes(directory)
     found: list[Finding] = []
     absent: list[Check] = []
     for check in CHECKS:
@@ -56,12 +53,12 @@ def explain(directory: Directory, where: str | None = None) -> Explanation:
     return Explanation(findings=found, absent=absent)
 
 
-def _scopes(directory: Directory, where: str | None) -> list[Scope]:
+def _scopes(directory: Directory) -> list[Scope]:
     runs = directory.runs
     statement = f"""{runs.table} SELECT run_number, environment, count(*) AS n FROM {runs.source}
-        {f"WHERE ({where}{chr(10)})" if where else ""} GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
+        GROUP BY 1, 2 ORDER BY 3 DESC LIMIT {MOST_SCOPES}"""
     names = runs.names
     rows: list[tuple[str, str]] = [
         (names[row["run_number"]], row["environment"]) for row in directory.traces.query(statement)
     ]
-    return [Scope(directory, {"runs": run, "environment": environment}, where) for run, environment in rows]
+    return [Scope(directory, {"runs": run, "environment": environment}) for run, environment in rows]

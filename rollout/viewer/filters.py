@@ -53,7 +53,7 @@ def _expression(text: str) -> str:
 
 
 def _contains(text: str) -> str:
-    # As in `filters.js`, of the first 200 characters of the first message.
+    # Of the first 200 characters of the first message.
     return f"instr(lower(id || ' ' || task || ' ' || text), lower({quoted(text)}))"
 
 
@@ -75,7 +75,7 @@ CONDITIONS: dict[str, Callable[[str], str]] = {
     "text": _contains,
     "where": lambda text: f"({_expression(text)}\n)",
 }
-"""Filters by name: a text becomes a condition over the index's columns. `filters.js` has the same for an export."""
+"""Filters by name: a text becomes a condition over the index's columns."""
 
 
 def condition(given: Mapping[str, str]) -> str | None:

@@ -117,8 +117,6 @@ class Scope:
     directory: Directory
     filters: Mapping[str, str]
     """`runs` and `environment`."""
-    base: str | None = None
-    """A further condition for all of them."""
     _kept: dict[Any, Any] = field(default_factory=dict[Any, Any], compare=False)
 
     def sampled(self, compute: Callable[[Scope], T]) -> T:
@@ -134,11 +132,7 @@ class Scope:
 
     def condition(self, filters: Mapping[str, str]) -> str:
         """Condition: trajectories that match the list's filters."""
-        parts = [
-            self.directory.where({**self.filters, **filters}) or "TRUE",
-            *([f"({self.base}\n)"] if self.base else []),
-        ]
-        return " AND ".join(parts)
+        return self.directory.where({**self.filters, **filters}) or "TRUE"
 
     @cached_property
     def played(self) -> str:

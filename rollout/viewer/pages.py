@@ -1,4 +1,4 @@
-"""The data of the viewer's pages as JSON values, the same for the server and for an export."""
+"""The data of the viewer's pages as JSON values."""
 
 from __future__ import annotations
 

@@ -116,11 +116,9 @@ call SERVERS dies/read
 call SERVERS far/read
 check-env ENV
 data ENV -o rows.parquet
-data --check rows.parquet
 run ENV --engine expert -n 1 --out runs --record cassette.jsonl
-rescore runs ENV
-rescore runs ENV --cassette cassette.jsonl --out again
-compare runs runs-rescored
+run ENV --engine recorded:runs -n 1 --out again --replay cassette.jsonl
+compare runs again
 trace ls runs
 trace show runs --row 0
 trace show runs --row 0 --json
@@ -130,7 +128,6 @@ trace stats runs
 trace watch runs --once
 trace export runs --sft -o sft.jsonl
 trace export runs --parquet -o runs.parquet
-trace export runs --html page
 doctor SERVERS
 configs configs
 new-server shop

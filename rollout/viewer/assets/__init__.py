@@ -44,33 +44,18 @@ def content() -> dict[str, tuple[str, str]]:
     }
 
 
-_HEAD = """<!doctype html>
+PAGE = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Traces</title>
-"""
-_BODY = """</head>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="assets/{STYLE}">
+<script defer src="assets/{SCRIPT}"></script>
+</head>
 <body>
 <noscript>This page needs JavaScript.</noscript>
 </body>
 </html>
 """
-PAGE = f"""{_HEAD}<link rel="icon" href="data:,">
-<link rel="stylesheet" href="assets/{STYLE}">
-<script defer src="assets/{SCRIPT}"></script>
-{_BODY}"""
-"""The server's page."""
-
-
-def exported_page(policy: str, style: str, script: str) -> str:
-    """The page of an export, with its style and first script within it.
-
-    Args:
-        policy: the Content-Security-Policy, which has the digests of both.
-    """
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-    return f"{_HEAD.replace('<title>', meta + '<title>')}<style>{style}</style>\n{_BODY}".replace(
-        "</body>", f"<script>{script}</script>\n</body>"
-    )

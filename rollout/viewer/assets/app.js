@@ -54,7 +54,7 @@
       el("nav", { id: "navigation", "aria-label": "views" }),
       el("span", { class: "fill" }),
       status,
-      Viewer.isExport ? null : follow,
+      follow,
       el("button", { onclick: Viewer.toggleTheme, "aria-label": "dark or light", title: "dark or light (t)" }, "◐"),
       el("button", { onclick: Viewer.help, "aria-label": "keys", title: "keys (?)" }, "?"),
     );
@@ -164,5 +164,5 @@
     shownEntry = entry();
     draw(false, places.get(shownEntry));
   });
-  draw().then(() => Viewer.isExport || setTimeout(poll, POLL_MS));
+  draw().then(() => setTimeout(poll, POLL_MS));
 })();

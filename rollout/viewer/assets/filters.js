@@ -23,30 +23,6 @@
   const FIRST = ["text", "split", "step_from", "step_to", "reward_from", "reward_to", "stop", "failed_tool"];
   // As `UNREADABLE` in `filters.py`.
   Viewer.toolName = (name) => name || "(unreadable call)";
-  const hasTool = (counts, text) => Object.keys(counts).map(Viewer.toolName).includes(text);
-  const has = (text, value) => text.split(",").includes(value);
-  const HOLDS = {
-    environment: (row, text) => has(text, row.environment),
-    runs: (row, text) => has(text, row.in),
-    split: (row, text) => text === (row.validate ? "held-out" : row.step === null ? "evaluation" : "train"),
-    step_from: (row, text) => row.step !== null && row.step >= Number(text),
-    step_to: (row, text) => row.step !== null && row.step <= Number(text),
-    reward_from: (row, text) => row.reward !== null && row.reward >= Number(text),
-    reward_to: (row, text) => row.reward !== null && row.reward <= Number(text),
-    stop: (row, text) => has(text, row.stop_reason),
-    task: (row, text) => row.task === text,
-    uid: (row, text) => row.uid === text,
-    tool: (row, text) => hasTool(row.calls, text),
-    failed_tool: (row, text) => hasTool(row.errors, text),
-    mark: (row, text) => Object.hasOwn(row.marks, text),
-    failure: (row, text) => row.failure !== null && has(text, row.failure),
-    calls: (row, text) => JSON.stringify(sortedKeys(row.calls)) === JSON.stringify(sortedKeys(JSON.parse(text))),
-    text: (row, text) => `${row.id} ${row.task} ${row.text}`.toLowerCase().includes(text.toLowerCase()),
-    where: () => {
-      throw new Error("SQL filters need the server: mcp-rollout trace view");
-    },
-  };
-  const sortedKeys = (value) => Object.entries(value).sort();
 
   const parse = () => {
     const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
@@ -65,25 +41,6 @@
     parse,
     address,
     names: NAMES,
-    predicate: (given) => {
-      const tests = Object.entries(given).filter(([name, text]) => HOLDS[name] && text !== "");
-      return (row) => tests.every(([name, text]) => HOLDS[name](row, text));
-    },
-    sorted: (rows, sort) => {
-      const columns = sort.split(",").filter(Boolean);
-      const compare = (one, other) => {
-        for (const column of columns) {
-          const [name, sign] = column.startsWith("-") ? [column.slice(1), -1] : [column, 1];
-          const [a, b] = [one[name], other[name]];
-          if (a === b) continue;
-          if (a === null) return 1;
-          if (b === null) return -1;
-          return a < b ? -sign : sign;
-        }
-        return 0;
-      };
-      return columns.length ? [...rows].sort(compare) : rows;
-    },
     // A form with the most used filters, the ones in the address, and a menu with the others.
     form: (view, given, options = {}) => {
       const { el } = Viewer;
@@ -108,7 +65,7 @@
         return el("div", { class: `field ${name}` }, el("label", { for: `filter-${name}` }, label), input);
       });
       const others = Object.keys(NAMES).filter(
-        (name) => !shown.includes(name) && !(Viewer.isExport && name === "where"),
+        (name) => !shown.includes(name),
       );
       const more = el(
         "select",

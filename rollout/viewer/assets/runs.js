@@ -152,7 +152,7 @@
       environment: state.environments.length > 1 ? state.environments : undefined,
       runs: state.runs.length > 1 ? state.runs : undefined,
     };
-    const form = Viewer.isExport ? null : Viewer.filters.form("runs", given, options);
+    const form = Viewer.filters.form("runs", given, options);
     if (problem) return [el("h1", {}, "Runs"), form, problem];
     const plots = PLOTS.map(([column, title, format]) => Viewer.plot(title, lines(all, column), { format }));
     const choice = state.runs.length > 1 ? runChoice(given, state.runs) : null;

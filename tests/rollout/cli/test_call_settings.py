@@ -46,7 +46,7 @@ def test_call(tmp_path: Path, arguments: str, status: int) -> None:
 @pytest.mark.parametrize(("arguments", "refused"), [("as_sent", False), ("checked", True)])
 async def test_the_doctor_sends_what_the_user_asks_for(tmp_path: Path, arguments: str, refused: bool) -> None:
     option = CallOption(server="world", tool="echo", arguments=REFUSED_BY_THE_SCHEMA)
-    (report,) = await examine(environment(tmp_path, arguments), Options(call_options=(option,), hang_timeout_s=0.2))
+    (report,) = await examine(environment(tmp_path, arguments), Options(call_options=(option,)))
     assert any(note.startswith("not called, echo: text") for note in report.notes) is refused, report.notes
 
 

@@ -34,8 +34,7 @@ def test_traces_cassettes_and_exports_are_for_their_user_alone(tmp_path: Path, m
     mcp_rollout("trace", "ls", traces)  # makes the index
     for arguments in (["--sft", "-o", exports / "sft.jsonl"], ["--parquet", "-o", exports / "columns.parquet"]):
         mcp_rollout("trace", "export", traces, *arguments)
-    mcp_rollout("trace", "export", traces, "--html", exports / "page")
     made = [home, *home.rglob("*")]
-    assert {path.suffix for path in made} >= {".jsonl", ".parquet", ".html", ".js", ".json", ".sqlite"}
+    assert {path.suffix for path in made} >= {".jsonl", ".parquet", ".json", ".sqlite"}
     shared = {path.name: oct(mode) for path in made if (mode := stat.S_IMODE(path.lstat().st_mode)) & 0o077}
     assert shared == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mcp_rollout.gateway.errors import ConfigError, faults_of, innermost
 from mcp_rollout.rollout.cli.app import app
 from mcp_rollout.rollout.environment.config import environment_names, load_environment
 from mcp_rollout.rollout.environment.parquet import read_rows
-from mcp_rollout.rollout.environment.row_validation import read_task_rows
+from mcp_rollout.rollout.environment.row_validation import read_task_rows, row_problems
 from mcp_rollout.rollout.environment.task import Task
 from mcp_rollout.rollout.trace.store import read_traces
 
@@ -104,9 +105,9 @@ def test_rows_that_can_earn_nothing_are_noted_in_an_evaluation_and_refused_in_tr
     assert "note: servers.json: reward.weights.solved: rewards what a row asks for, and 1 of 2 rows" in done.stderr
     noted = called("data", "--tasks", file, "-o", "rows.parquet").stderr
     assert "note: servers.json: reward.weights.solved: rewards what a row asks for, and 1 of 2 rows" in noted
-    done = CliRunner().invoke(app, ["data", "--check", "rows.parquet", "--environments-dir", ".", "--json"])
-    (problem,) = json.loads(done.stdout)["shown"]
-    assert done.exit_code == 1 and problem["row"] == 0 and "neither an answer nor checks" in problem["problem"]
+    rows, _ = read_task_rows(Path("rows.parquet"))
+    problems = list(chain.from_iterable(row_problems(row, load_environment("servers", Path()), {}, ()) for row in rows))
+    assert [(each.row, "neither an answer nor checks" in each.problem) for each in problems] == [(0, True)]
 
 
 def test_a_run_is_resumed_with_the_same_file_only() -> None:
@@ -346,9 +347,9 @@ def test_a_ground_truth_that_no_text_equals_is_refused_by_line_and_by_row_and_co
     Path("json.yaml").write_text(json.dumps({**made, "name": "servers"}))
     done = CliRunner().invoke(app, ["data", "json.yaml", "--tasks", "tasks.jsonl", "-o", "rows.parquet"])
     assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(app, ["data", "--check", "rows.parquet", "--environments-dir", ".", "--json"])
-    (problem,) = json.loads(done.stdout)["shown"]
-    assert (problem["row"], problem["column"], problem["problem"]) == (0, "reward_model.ground_truth", said)
+    ((row,), _) = read_task_rows(Path("rows.parquet"))
+    (problem,) = row_problems(row, load_environment("servers", Path()), {}, ())
+    assert (problem.row, problem.key, problem.problem) == (0, "reward_model.ground_truth", said)
 
 
 def test_a_reward_function_gets_the_same_ground_truth_of_rows_for_training_as_of_the_file() -> None:

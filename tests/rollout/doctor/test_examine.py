@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clock import Clock
 
 from mcp_rollout import GatewayConfig
 from mcp_rollout.rollout.doctor.examination import Options
@@ -63,8 +62,7 @@ def served(where: str, tools: str) -> Iterator[dict[str, Any]]:
 
 async def report_on(entry: dict[str, Any], **options: Any) -> ServerReport:
     config = GatewayConfig.model_validate({"servers": {"world": entry}})
-    given: dict[str, Any] = {"hang_timeout_s": 0.2} | options
-    (report,) = await examine(config, Options(**given))
+    (report,) = await examine(config, Options(**options))
     return report
 
 
@@ -123,7 +121,6 @@ async def test_an_http_servers_state_is_found_where_it_is(
     with served(str(tmp_path / "state") if where == "file" else where, tools) as entry:
         report = await report_on(entry, writes_to=(entry["url"],))
     assert (isolation(report), scope(report), report.fit) == (found, advised, advised is not None), report
-    assert report.hung is not None and report.hung.well is None and "not ours" in report.hung.said
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -289,27 +286,8 @@ async def test_what_differs_between_fresh_leases_is_named() -> None:
     assert (report.determinism.called, report.determinism.differing) == (("pid", "echo"), ("pid",))
 
 
-def stopped() -> bool:
-    """Whether a process that this one has started, or one that those have, was stopped by a signal."""
-    parents, halted = dict[int, int](), set[int]()
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = file.read_text().rpartition(")")[2].split()[:2]
-            pid = int(file.parent.name)
-            parents[pid] = int(parent)
-            halted |= {pid} if state == "T" else set()
-    while halted:
-        if os.getpid() in halted:
-            return True
-        halted = {parents[pid] for pid in halted if pid in parents}
-    return False
-
-
-async def test_a_server_that_hangs_or_dies_is_found_to_end_its_calls_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Clock(monkeypatch).passing(9, whenever=stopped):
-        report = await report_on(mini("echo"), hang_timeout_s=9)
-    assert report.hung is not None and report.hung.well and "ended after 9 s" in report.hung.said
-    assert report.killed is not None and report.killed.well
+async def test_starts_and_calls_are_measured() -> None:
+    report = await report_on(mini("echo"))
     assert report.start is not None and report.start.n >= 3 and report.call is not None and report.call.n == 20
     assert (report.protocol_version, report.era, report.called) == ("2025-11-25", "handshake", "echo")
 
@@ -329,7 +307,7 @@ async def test_servers_that_fail_are_reports_among_the_others() -> None:
         "well": mini("echo", "malformed"),
     }
     config = GatewayConfig.model_validate({"servers": servers})
-    reports = await examine(config, Options(hang_timeout_s=0.2))
+    reports = await examine(config, Options())
     assert [report.server for report in reports] == list(servers)
     assert [report.fit for report in reports] == [False] * 5 + [True]
     said = {report.server: " ".join(report.problems) for report in reports}

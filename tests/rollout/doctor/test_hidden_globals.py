@@ -27,7 +27,7 @@ async def reports_on(seeds: range | tuple[int, ...], directory: Path, scope: str
         entry = {"command": sys.executable, "args": ["-I", "-S", str(directory / f"{seed}.py")]}
         servers[str(seed)] = entry if scope is None else {**entry, "scope": scope}
     config = GatewayConfig.model_validate({"servers": servers})
-    reports = await examine(config, Options(hang_timeout_s=0.2, at_a_time=2))
+    reports = await examine(config, Options(at_a_time=2))
     return {int(report.server): report for report in reports}
 
 

@@ -43,7 +43,7 @@ async def test_paths_point_below_what_the_entry_names_in_the_directory_of_a_leas
     config = GatewayConfig.model_validate(
         {"servers": {"world": entry}, "lease_dir": {"template": str(tmp_path / "template")}}
     )
-    (report,) = await examine(config, Options(hang_timeout_s=0.2))
+    (report,) = await examine(config, Options())
     assert report.verdict is Verdict.OWN, report
     assert not any((tmp_path / "template" / "files").iterdir())
 
@@ -71,7 +71,7 @@ async def test_state_in_the_temporary_directory_is_kept_apart_by_its_variable(tm
     config = GatewayConfig.model_validate(
         {"servers": {"facts": {"command": sys.executable, "args": [str(tmp_path / "facts.py")]}}}
     )
-    (report,) = await examine(config, Options(hang_timeout_s=0.2))
+    (report,) = await examine(config, Options())
     assert report.verdict is Verdict.LEASE_DIR and report.advice is not None
     assert report.advice.changes is not None and report.advice.changes["env"] == {"TMPDIR": "${lease.dir}"}
     assert "with env.TMPDIR: ${lease.dir}, recall went from" in report.advice.reason
@@ -100,6 +100,6 @@ async def test_what_a_process_draws_once_for_all_leases_is_noted_and_is_not_take
     config = GatewayConfig.model_validate(
         {"servers": {"drawn": {"command": sys.executable, "args": [str(tmp_path / "drawn.py")]}}}
     )
-    (report,) = await examine(config, Options(hang_timeout_s=0.2))
+    (report,) = await examine(config, Options())
     assert report.verdict is not Verdict.LEASE_DIR, report
     assert any("readings" in note and "all leases of one process alike" in note for note in report.notes), report

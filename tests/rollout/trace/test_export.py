@@ -1,9 +1,6 @@
 """An export holds conversations that a chat template renders: those worth imitating, or a better and a worse one."""
 
 import json
-import tracemalloc
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.types import CallFault, Content, ContentKind, ToolResult
 from mcp_rollout.rollout.environment.task import Origin, Task
-from mcp_rollout.rollout.trace.export import Exported, export_preferences, export_sft, sft_row
+from mcp_rollout.rollout.trace.export import Exported, export_sft, sft_row
 from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace, UserEvent
 from mcp_rollout.rollout.types import Call, Completion, Edit, FinishReason, Parsed
 
@@ -98,17 +95,6 @@ def test_a_rewarded_trajectory_that_was_cut_is_no_conversation(tmp_path: Path, r
     cut.turns[-1].finish_reason = reason
     done = export_sft([cut], tmp_path / "sft.jsonl", tools=TOOLS)
     assert done == Exported(rows=0, left_out=0, as_ids=1)
-    pairs = export_preferences([cut, played(0.0)], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-    assert pairs == Exported(rows=0, left_out=2, without_pair=1)
-
-
-def test_what_adding_rounds_off_keeps_nothing_out(tmp_path: Path) -> None:
-    short = 0.1 + 0.2 + 0.7 - 1e-16 * 3
-    assert short < 1.0
-    done = export_sft([played(short)], tmp_path / "sft.jsonl", tools=TOOLS, min_reward=1.0)
-    assert done.rows == 1
-    pair = [played(short), played(0.5)]
-    assert export_preferences(pair, tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5).rows == 1
 
 
 def test_a_row_shows_the_tools_that_its_trajectory_had() -> None:
@@ -122,53 +108,3 @@ def test_schemas_that_are_missing_are_named_and_nothing_is_left_behind(
     with pytest.raises(ConfigError, match=message):
         export_sft([played(tools=("look",))], tmp_path / "sft.jsonl", tools=tools)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_best_of_a_row_is_paired_with_its_worst_while_their_rewards_lie_apart(tmp_path: Path) -> None:
-    scores = [0.2, 1.0, 0.5, 0.0, 0.6, 0.9]
-    traces = [replace(played(score), id=f"t{score}") for score in scores]
-    done = export_preferences(traces, tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-    assert done == Exported(rows=2, left_out=2, without_pair=2)
-    rows = exported(tmp_path / "pairs.jsonl")
-    assert [(row["chosen_reward"], row["rejected_reward"]) for row in rows] == [(1.0, 0.0), (0.9, 0.2)]
-    (better,) = [trace for trace in traces if trace.id == rows[0]["chosen_trajectory"]]
-    assert rows[0]["prompt"] == list(PROMPT) and rows[0]["tools"] == TOOLS["shop"]
-    assert rows[0]["prompt"] + rows[0]["chosen"] == sft_row(better, TOOLS)["messages"]
-    assert rows[0]["rejected"][0]["role"] == "assistant" and rows[0]["rejected"][-1]["content"] == "There is tea."
-
-
-def test_pairs_take_the_memory_of_a_few_trajectories_however_many_there_are(tmp_path: Path) -> None:
-    count, text = 100, "Tea. " * 20_000
-
-    def traces() -> Iterator[Trace]:
-        for number in range(count):
-            trace = replace(played(number / count), id=f"t{number}")
-            trace.messages[-2]["content"] = f"{text}{number}"
-            yield trace
-
-    tracemalloc.start()
-    try:
-        done = export_preferences(traces(), tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-        most = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert done == Exported(rows=25, left_out=50, without_pair=50) and most < count * len(text) / 4
-    assert exported(tmp_path / "pairs.jsonl")[-1]["chosen"][-1]["content"] == f"{text}75"
-    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
-
-
-def test_only_trajectories_of_the_same_row_and_tools_are_paired(tmp_path: Path) -> None:
-    better, worse = played(1.0), played(0.0)
-    others = [
-        replace(worse, task=worse.task.model_copy(update={"seed": 4})),
-        replace(worse, task=worse.task.model_copy(update={"task": "b"})),
-        played(0.0, tools=("look",)),
-        played(0.0, problem="half a call"),
-        replace(worse, messages=[{"role": "system", "content": "Sell more."}, *worse.messages[1:]]),
-    ]
-    (tmp_path / "pairs.jsonl").write_text("from before")
-    done = export_preferences([better, *others], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0.5)
-    assert done == Exported(rows=0, left_out=6, without_pair=5)
-    assert (tmp_path / "pairs.jsonl").read_text() == "from before"
-    with pytest.raises(ConfigError, match="--min-margin"):
-        export_preferences([better, worse], tmp_path / "pairs.jsonl", tools=TOOLS, min_margin=0)

@@ -1,4 +1,4 @@
-"""Flows in a browser: what a person does on the page, from the server and from an export on disk."""
+"""Flows in a browser: what a person does on the page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from browsing import browsing, viewing
 from viewed_traces import HOSTILE_ID, hostile, order, run_record, training, tree
 
 from mcp_rollout.rollout.environment.task import Origin
-from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.store import TraceStore
-from mcp_rollout.rollout.viewer.export import export_html
 
 DRAWN = "main:not([aria-busy]) > *"
 
@@ -33,26 +31,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(directory: Path) -> Iterator[str]:
+def start(directory: Path) -> Iterator[str]:
     with viewing(directory) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def exported(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return exported_to(tmp_path_factory.mktemp("export"), directory, count=32 + 6 + 1)
-
-
-def exported_to(output: Path, directory: Path, *, count: int) -> str:
-    with Traces(directory) as traces:
-        assert export_html(traces, output) == count
-    return (output / "index.html").as_uri()
-
-
-@pytest.fixture(params=["served", "exported"])
-def start(request: pytest.FixtureRequest) -> str:
-    """The page's address, once from the server and once from disk."""
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -151,15 +132,6 @@ def test_a_trajectory_by_keyboard(page: Any) -> None:
     page.wait_for_selector("table.trajectories")
 
 
-def test_the_timeline_and_the_marks_lead_to_their_turns(page: Any) -> None:
-    go(page, "#/t/train-1-0-1")
-    page.get_by_label("marks, failures and rewards").get_by_role("link", name="2: track failed").click()
-    page.wait_for_selector("#turn-1.current")
-    page.get_by_label("track, 100 ms").click()
-    page.wait_for_selector("#turn-1.current")
-    assert page.get_by_label("timeline").locator(".line").count() == 4
-
-
 def test_siblings_stand_side_by_side_from_where_they_differ(page: Any) -> None:
     go(page, "#/t/train-1-0-1?tab=siblings")
     table = page.get_by_label("siblings side by side")
@@ -194,15 +166,6 @@ def test_runs_are_drawn_over_steps(page: Any) -> None:
     page.locator("#total").get_by_text("32 of 39").wait_for()
 
 
-def test_runs_are_laid_over_each_other_by_choice(page: Any, start: str) -> None:
-    go(page, "#/runs")
-    lines = page.get_by_label("runs", exact=True).locator("tbody tr")
-    assert lines.count() == 3
-    page.get_by_role("group", name="laid over each other").get_by_label("hostile").uncheck()
-    page.wait_for_function("() => location.hash === '#/runs?runs=run'")
-    page.wait_for_function("() => document.querySelectorAll('table.runs tbody tr').length === 2")
-
-
 def test_the_page_follows_a_run_that_goes_on(browser: Any, tmp_path: Path) -> None:
     training(tmp_path / "one", steps=1)
     with viewing(tmp_path) as address:
@@ -214,15 +177,6 @@ def test_the_page_follows_a_run_that_goes_on(browser: Any, tmp_path: Path) -> No
         page.close()
 
 
-def test_held_out_figures_are_those_of_the_last_step_and_shown_by_step(page: Any) -> None:
-    go(page, "#/runs")
-    row = page.get_by_label("runs", exact=True).get_by_role("row", name="run · shop · held-out")
-    shown = [cell.strip() for cell in row.get_by_role("cell").all_inner_texts()]
-    assert shown[:3] == ["3", "4, the last one", "0.33"] and shown[3].split() == ["0:", "0", "4:", "0.33"]
-    row.get_by_role("link", name="run · shop · held-out").click()
-    page.locator("#total").get_by_text("3 of 39").wait_for()
-
-
 def test_figures_of_several_steps_weigh_trajectories_and_calls_and_not_steps(browser: Any, tmp_path: Path) -> None:
     run, store = run_record(tmp_path / "traces"), TraceStore(tmp_path / "traces")
     for step, sample in ((1, 0), (1, 1), (1, 2), (2, 0)):
@@ -232,84 +186,29 @@ def test_figures_of_several_steps_weigh_trajectories_and_calls_and_not_steps(bro
             trace.reward, trace.turns[0].tools, trace.turns[1].tools, trace.tool_calls = None, [], [], 0
         store.append(trace)
     page = browser.new_page()
-    page.goto(f"{exported_to(tmp_path / 'page', tmp_path / 'traces', count=4)}#/runs")
-    row = page.get_by_label("runs", exact=True).locator("tbody tr")
-    shown = [cell.strip() for cell in row.get_by_role("cell").all_inner_texts()]
+    with viewing(tmp_path / "traces") as address:
+        page.goto(f"{address}#/runs")
+        row = page.get_by_label("runs", exact=True).locator("tbody tr")
+        shown = [cell.strip() for cell in row.get_by_role("cell").all_inner_texts()]
     # Rewards 1 of one trajectory and 0 of one, an error in none of two calls and in one of two.
     assert (shown[0], shown[2], shown[4]) == ("4", "0.50", "25%")
     page.close()
 
 
-def test_an_export_lists_the_trajectories_of_unreadable_calls(browser: Any, tmp_path: Path) -> None:
+def test_the_trajectories_of_unreadable_calls_are_listed(browser: Any, tmp_path: Path) -> None:
     run, store = run_record(tmp_path / "traces"), TraceStore(tmp_path / "traces")
     for sample, name in enumerate(("track", "")):
         trace = order(Origin(row=0, sample=sample, step=1), run, is_right=False)
         trace.turns[1].tools[0].name = name
         store.append(trace)
     page = browser.new_page()
-    page.goto(exported_to(tmp_path / "page", tmp_path / "traces", count=2))
-    finding = page.get_by_role("article", name="Low reward: (unreadable call) returned an error")
-    finding.get_by_role("link", name="all 1 in the list").click()
-    page.locator("#total").get_by_text("1 of 2").wait_for()
-    assert "(unreadable call) failed" in page.locator("tbody tr").inner_text()
+    with viewing(tmp_path / "traces") as address:
+        page.goto(address)
+        finding = page.get_by_role("article", name="Low reward: (unreadable call) returned an error")
+        finding.get_by_role("link", name="all 1 in the list").click()
+        page.locator("#total").get_by_text("1 of 2").wait_for()
+        assert "(unreadable call) failed" in page.locator("tbody tr").inner_text()
     page.close()
-
-
-def test_a_link_to_a_turn_or_a_token_leaves_the_trajectory_in_sight(page: Any) -> None:
-    page.set_viewport_size({"width": 1280, "height": 420})
-    for given, place in (("turn=2", "#turn-2"), ("tab=tokens&color=push&token=70", ".tokens .current")):
-        go(page, f"#/t/train-1-0-1?{given}")
-        page.wait_for_function("() => scrollY > 0")
-        page.locator(place).wait_for()
-        which = page.locator(".which")
-        assert which.inner_text() == "0train-0 · step 1 · sample 1"
-        bar, shown = page.locator(".tabs").bounding_box(), page.locator(place).bounding_box()
-        assert page.locator(".top").bounding_box()["y"] == 0 <= which.bounding_box()["y"]
-        assert bar["y"] + bar["height"] <= shown["y"] < 420
-
-
-def test_back_leads_to_where_the_reader_was(page: Any) -> None:
-    page.set_viewport_size({"width": 1280, "height": 420})
-    for address, target in (("#/", ".finding li > a >> nth=-1"), ("#/list", "tbody tr a >> nth=25")):
-        go(page, address)
-        page.locator(target).scroll_into_view_if_needed()
-        place = page.evaluate("scrollY")
-        page.locator(target).click()
-        page.wait_for_function("() => location.hash.startsWith('#/t/')")
-        page.wait_for_selector(DRAWN)
-        page.wait_for_selector(".which")
-        page.go_back()
-        page.wait_for_function("place => place > 0 && scrollY === place", arg=place)
-        page.go_forward()
-        page.wait_for_selector(".which")
-
-
-def test_a_filter_that_is_wrong_can_be_mended_in_its_form(browser: Any, start: str) -> None:
-    page = browser.new_page()  # the server's refusal is an error in the browser's console
-    page.goto(start)
-    for view in ("list", "runs") if start.startswith("http") else ("list",):
-        go(page, f"#/{view}?where=nonsense(")
-        page.get_by_role("alert").wait_for()
-        field = page.get_by_label("SQL")
-        assert field.input_value() == "nonsense("
-        field.fill("")
-        field.press("Enter")
-        page.wait_for_function("view => location.hash === `#/${view}`", arg=view)
-        page.get_by_role("table").first.wait_for()
-    assert page.get_by_role("alert").count() == 0
-    page.close()
-
-
-def test_the_server_and_an_export_list_in_the_same_order(browser: Any, served: str, exported: str) -> None:
-    shown: list[list[str]] = []
-    for start in (served, exported):
-        for sort in ("", "?sort=-reward"):
-            page = browser.new_page()  # where no rows of another order are shown before
-            page.goto(f"{start}#/list{sort}")
-            page.wait_for_selector("tbody tr")
-            shown.append(page.locator("tbody tr").evaluate_all("rows => rows.map((row) => row.dataset.id)"))
-            page.close()
-    assert shown[:2] == shown[2:] and len(shown[0]) == 39
 
 
 def test_what_was_recorded_is_text(page: Any) -> None:
@@ -362,16 +261,6 @@ def test_on_a_phone_nothing_is_cut(page: Any) -> None:
     page.keyboard.press("Escape")
 
 
-def test_dark_and_light_follow_the_system_until_one_is_chosen(page: Any) -> None:
-    back = "getComputedStyle(document.body).backgroundColor"
-    page.emulate_media(color_scheme="light")
-    light = page.evaluate(back)
-    page.emulate_media(color_scheme="dark")
-    assert page.evaluate(back) != light
-    page.get_by_role("button", name="dark or light").click()
-    assert page.evaluate(back) == light
-
-
 def test_every_control_has_a_name(page: Any) -> None:
     for address in ("#/", "#/list", "#/runs", "#/t/train-1-0-1", "#/t/train-1-0-1?tab=tokens"):
         go(page, address)
@@ -381,18 +270,3 @@ def test_every_control_has_a_name(page: Any) -> None:
                 .map((each) => each.outerHTML)"""
         )
         assert nameless == [], address
-
-
-def test_what_a_chat_engine_wrote_is_counted_in_bytes_and_in_no_loss(browser: Any, tmp_path: Path) -> None:
-    training(tmp_path, steps=1)
-    (record,) = tmp_path.glob("*.run.json")
-    record.write_text(record.read_text().replace('"token_ids": "model"', '"token_ids": "bytes"'))
-    with viewing(tmp_path) as address:
-        page = browser.new_page()
-        page.goto(f"{address}#/t/train-1-0-0")
-        page.get_by_role("heading", name="train-0").wait_for()
-        page.wait_for_selector(DRAWN)
-        head = page.locator(".trajectory-head").inner_text()
-        assert "bytes, no token ids" in head and "in the loss" not in head
-        assert "bytes" in page.locator("main").inner_text().split("Turn 1")[1]
-        page.close()

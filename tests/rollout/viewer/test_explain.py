@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from viewed_traces import hostile, order, run_record, trained, training
+from viewed_traces import hostile, order, run_record, training
 
 from mcp_rollout.rollout.cli.trace import app
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import TraceStore
-from mcp_rollout.rollout.trace.trained import write_trained
 from mcp_rollout.rollout.viewer.explain import Explanation, explain
 from mcp_rollout.rollout.viewer.pages import Pages
 
@@ -111,18 +110,6 @@ def test_the_best_trajectories_without_a_call_that_succeeded_come_first(tmp_path
     assert [each.id for each in found[0].groups[0].examples] == [traces[17].id] and found[0].groups[0].total == 1
 
 
-def test_a_world_without_calls_and_one_without_a_reward_have_no_best(tmp_path: Path) -> None:
-    silent, unpaid = (group(tmp_path / name, 1, [True] * 4) for name in ("silent", "unpaid"))
-    for trace in silent:
-        for turn in trace.turns:
-            turn.tools = []
-    for trace in unpaid:
-        assert trace.reward is not None
-        trace.reward.score = 0
-    for name, traces in (("silent", silent), ("unpaid", unpaid)):
-        assert not any(title.startswith("Highest") for title in titles(written(tmp_path / name, traces)))
-
-
 def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
     traces = [trace for step in (1, 2, 3, 4) for trace in group(tmp_path, step, [True, False, True, True])]
     for number, trace in enumerate(traces):
@@ -130,41 +117,6 @@ def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
         trace.response_ids[0] = 1000 + number  # no copies
     found = written(tmp_path, traces)
     assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 14
-
-
-def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
-    traces = group(tmp_path, 1, [False, False, True, True]) + group(tmp_path, 2, [False, False, False])
-    assert "A tool that nearly always fails: track" in titles(written(tmp_path, traces))
-
-
-def test_findings_of_unreadable_calls_lead_to_their_trajectories(tmp_path: Path) -> None:
-    traces = group(tmp_path, 1, [False] * 5 + [True] * 3)
-    for trace in traces[:5]:
-        trace.turns[1].tools[0].name = ""  # as `Format.unreadable` records them
-    found = {each.title: each for each in written(tmp_path, traces).findings}
-    low, failing = (
-        found["Low reward: (unreadable call) returned an error"],
-        found["A tool that nearly always fails: (unreadable call)"],
-    )
-    assert "in 5 of them (100%; of the others 0%)" in low.detail and failing.detail.startswith("5 of 5 calls")
-    with Traces(tmp_path) as traces_read:
-        for finding in (low, failing):
-            (linked,) = finding.groups
-            listed = Pages(traces_read).list(linked.filters or {})["rows"]
-            assert [row["sample"] for row in listed] == [0, 1, 2, 3, 4] and linked.total == 5
-
-
-def test_a_part_that_is_always_lowest_is_stuck(tmp_path: Path) -> None:
-    found = written(tmp_path, group(tmp_path, 1, [True, False]))
-    assert "Reward stuck in one part: polite" in titles(found)
-    assert "Reward stuck in one part: done" not in titles(found)
-
-
-def test_groups_with_one_reward_have_no_spread(tmp_path: Path) -> None:
-    found = written(tmp_path, group(tmp_path, 1, [True] * 3) + group(tmp_path, 1, [True, False], row=1))
-    (flat,) = [each for each in found.findings if each.title == "Groups without spread"]
-    assert "1 of 2 groups have one reward only (1 the full one)" in flat.detail
-    assert flat.groups[0].examples[0].id.startswith("train-1-0")
 
 
 def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> None:
@@ -177,38 +129,12 @@ def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> Non
     assert "server_unavailable 1" in details["Withdrawn trajectories"]
 
 
-def test_thinking_that_grows_is_noticed(tmp_path: Path) -> None:
-    traces = [trace for step in range(1, 9) for trace in group(tmp_path, step, [True, False])]
-    for trace in traces:
-        span = next(span for span in trace.spans if span.kind == "thinking")
-        extra = 30 * trace.origin.step
-        span.end += extra
-        for later in trace.spans[trace.spans.index(span) + 1 :]:
-            later.start, later.end = later.start + extra, later.end + extra
-        trace.response_ids[:0], trace.loss_mask[:0], trace.logprobs[:0] = [65] * extra, [1] * extra, [-1.0] * extra
-    assert "Thinking that grows" in titles(written(tmp_path, traces))
-
-
-def test_prompts_near_the_recorded_limit_are_noticed(tmp_path: Path) -> None:
-    run = run_record(tmp_path, prompt_length=16)
-    traces = [order(Origin(row=row, step=1), run, is_right=True) for row in range(2)]
-    assert "Prompts near their limit" in titles(written(tmp_path, traces))
-
-
 def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
     traces = group(tmp_path, 1, [False, False, True])
     traces[1].turns[0].tools[0].text = "shipped"
     found = {each.title: each for each in written(tmp_path, traces).findings}
     assert "2 of 3 trajectories" in found["Siblings that are copies"].detail
     assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
-
-
-def test_siblings_whose_first_prompts_differ_are_found(tmp_path: Path) -> None:
-    traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
-    assert "Siblings with different prompts" not in titles(written(tmp_path / "same", traces))
-    traces[0].prompt_ids[-1] += 1
-    found = {each.title: each for each in written(tmp_path / "differing", traces).findings}
-    assert found["Siblings with different prompts"].detail.startswith("1 of 2 groups: their rewards compare")
 
 
 def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_each_row(tmp_path: Path) -> None:
@@ -224,13 +150,6 @@ def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_ea
     assert all(each.note.startswith("<|im_end|>") for each in examples.examples)
 
 
-def test_several_runs_are_explained_apart(tmp_path: Path) -> None:
-    training(tmp_path / "one")
-    training(tmp_path / "two")
-    low = [each for each in explained(tmp_path).findings if each.title.startswith("Low reward")]
-    assert [each.scope for each in low] == ["one · shop", "two · shop"]
-
-
 def test_the_terminal_shows_it_with_commands_and_no_hidden_characters(tmp_path: Path) -> None:
     training(tmp_path / "run")
     hostile(tmp_path / "hostile")
@@ -239,14 +158,3 @@ def test_the_terminal_shows_it_with_commands_and_no_hidden_characters(tmp_path: 
     assert "track returned an error" in done.stdout and "pushed down most: t (probability 0.50" in done.stdout
     assert "mcp-rollout trace show" in done.stdout
     assert not {"\x1b", "\u202e", "\x00", "\u200b"} & set(done.stdout)
-
-
-def test_trained_numbers_of_another_step_are_found(tmp_path: Path) -> None:
-    traces = group(tmp_path, 1, [True, False])
-    write_trained(tmp_path, 3, [trained(trace) for trace in traces])  # an asynchronous trainer took them later
-    found = written(tmp_path, traces)
-    low = next(each for each in found.findings if each.title.startswith("Low reward"))
-    assert low.groups[0].title.startswith("training")
-    with Traces(tmp_path) as traces_read:
-        (own,) = Pages(traces_read).trajectory("train-1-0-1")["group"][1:]
-    assert own["advantage"] == -1.0

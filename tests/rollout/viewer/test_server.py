@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from browsing import viewing
-from viewed_traces import hostile, training
+from viewed_traces import training
 
-from mcp_rollout.rollout.viewer.assets import PAGE, content
+from mcp_rollout.rollout.viewer.assets import PAGE
 from mcp_rollout.rollout.viewer.server import listen
 
 
@@ -149,22 +149,3 @@ def test_a_query_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
             other.count(endless)
         assert other.count("TRUE") == traces.count()
         other.close()
-
-
-def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
-    training(tmp_path / "one", steps=1)
-    with viewing(tmp_path) as address:
-        server = Server.at(address)
-
-        def count() -> int:
-            return json.loads(ask(server, "/api/state")[2])["count"]
-
-        while count() < 14:
-            pass
-        hostile(tmp_path / "two")
-        while count() < 15:
-            pass
-
-
-def test_what_a_page_loads_is_below_400_kb() -> None:
-    assert sum(len(text.encode()) for text, _ in content().values()) + len(PAGE) < 400_000
