@@ -46,5 +46,9 @@ class Diverged(GatewayError):
         super().__init__(message)
 
 
+class StopTraining(RuntimeError):
+    """Training must not go on; the message has the reason, for the user. The trainer ends with exit status 3."""
+
+
 class WorkerDied(RolloutError):
     """The trainer's process that played the trajectory died, and so did its replacement."""

@@ -22,6 +22,7 @@ from mcp_rollout.rollout.areal.policy import ArealPolicy
 from mcp_rollout.rollout.areal.runtime import PROCESS, Runtime
 from mcp_rollout.rollout.areal.samples import group_advantages, samples_of, to_tensors
 from mcp_rollout.rollout.areal.settings import Settings
+from mcp_rollout.rollout.environment.reward_config import RewardConfig
 from mcp_rollout.rollout.environment.task import UNREADABLE, Origin
 from mcp_rollout.rollout.loop.limits import cancellations
 from mcp_rollout.rollout.loop.trajectory import roll_out
@@ -88,8 +89,8 @@ class MCPWorkflow(RolloutWorkflow):
         policy = ArealPolicy(engine, self._gconfig, trace.id)
         try:
             runtime = PROCESS.runtime(self._settings, **self._shared)
-            await self._play(runtime, trace, policy, data)
-            self._report(runtime, trace)
+            reward = await self._play(runtime, trace, policy, data)
+            self._report(runtime, trace, reward)
         except asyncio.CancelledError as error:
             # AReaL ends its tasks with its engine. Any other cancellation is a fault in this trajectory: AReaL would
             # count the trajectory as running forever, and start one less at a time.
@@ -103,11 +104,15 @@ class MCPWorkflow(RolloutWorkflow):
             group.hand_in(sample, trace)
         return self._rows(sample, await group.results())
 
-    async def _play(self, runtime: Runtime, trace: Trace, policy: ArealPolicy, data: Mapping[str, Any]) -> None:
-        """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome."""
+    async def _play(self, runtime: Runtime, trace: Trace, policy: ArealPolicy, data: Mapping[str, Any]) -> RewardConfig:
+        """Play the trajectory into its trace, which is on disk when this returns, whatever the outcome.
+
+        Returns:
+            The reward of its environment; the default one where that could not be read.
+        """
         playable = await runtime.environments.begin(trace, data)
         if playable is None:
-            return
+            return RewardConfig()
         running = playable.running
 
         async def policy_for(_: Session) -> Policy:
@@ -123,10 +128,11 @@ class MCPWorkflow(RolloutWorkflow):
             store=runtime.store,
             tools=playable.tools,
         )
+        return running.environment.reward
 
-    def _report(self, runtime: Runtime, trace: Trace) -> None:
+    def _report(self, runtime: Runtime, trace: Trace, reward: RewardConfig) -> None:
         """Report every outcome: a withdrawn trajectory that is not counted would disappear from training unnoticed."""
-        trajectory = TrajectoryStatistics.of(trace)
+        trajectory = TrajectoryStatistics.of(trace, reward)
         values = trajectory.values | ({"reward": trace.reward.score} if trace.reward and not trace.is_withdrawn else {})
         stats_tracker.get(workflow_context.stat_scope()).scalar(**values)
         runtime.watch.add(trajectory)

@@ -9,11 +9,14 @@ from functools import cached_property
 from statistics import fmean
 
 from mcp_rollout.gateway.errors import LockMismatch
+from mcp_rollout.rollout.environment.reward_config import RewardConfig
 from mcp_rollout.rollout.environment.sections import Strategy
+from mcp_rollout.rollout.errors import StopTraining
 from mcp_rollout.rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
 from mcp_rollout.rollout.trace.events import MarkKind
 from mcp_rollout.rollout.trace.outcome import StrategyRecord
 from mcp_rollout.rollout.trace.record import Trace, worlds_lost
+from mcp_rollout.rollout.training.void import Evidence, zero_advantages
 
 _STRATEGIES = tuple(f"mcp/strategy/{strategy}" for strategy in Strategy)
 _MARKS = tuple(f"mcp/marks/{kind}" for kind in MarkKind)
@@ -28,6 +31,7 @@ _MEANS = (
     *_MARKS,
 )
 """Metrics that every trajectory has a value of."""
+_UNKNOWN = RewardConfig()
 _SCORE = "mcp/score/mean"
 """The reward, each trajectory counted once: verl's `critic/score/mean` counts its training samples."""
 
@@ -60,9 +64,15 @@ class TrajectoryStatistics:
     """Attempts that ended because the world was lost, the last one included."""
     path_s: float
     """Seconds from when the trajectory could begin to its end, with its waiting for a branching point and a lease."""
+    evidence: Evidence
 
     @classmethod
-    def of(cls, trace: Trace) -> TrajectoryStatistics:
+    def of(cls, trace: Trace, config: RewardConfig = _UNKNOWN) -> TrajectoryStatistics:
+        """The statistics of a finished trajectory.
+
+        Args:
+            config: its environment's reward, where that is known.
+        """
         ended = f"{trace.stop_reason} before the first token" if not trace.segments else str(trace.stop_reason)
         reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
         reward = None if trace.is_withdrawn else trace.reward
@@ -96,6 +106,7 @@ class TrajectoryStatistics:
             has_branched=trace.origin.parent is not None,
             worlds_lost=worlds_lost(trace),
             path_s=trace.strategy.lost_s + trace.elapsed_s,
+            evidence=Evidence.of(trace, config),
         )
 
 
@@ -127,11 +138,6 @@ class BatchStatistics:
     def in_loss(self) -> int:
         """Number of trajectories with a token in the loss."""
         return sum(one.is_in_loss for one in self.trajectories)
-
-    @property
-    def scores(self) -> list[float]:
-        """Rewards of the trajectories that were not withdrawn."""
-        return [one.values[_SCORE] for one in self.trajectories if _SCORE in one.values]
 
     @cached_property
     def drifts(self) -> list[Drift]:
@@ -174,18 +180,19 @@ class BatchStatistics:
             "mcp/critical_path_s": self._critical_path_s,
             **self._of_trees,
             "mcp/tool_error_rate": sum(one.tool_errors for one in self.trajectories) / max(calls, 1),
+            "mcp/zero_advantage_share": zero_advantages([one.evidence for one in self.trajectories]),
             "mcp/drifted_calls": float(len(self.drifts)),
             "mcp/worlds_lost": float(sum(one.worlds_lost for one in self.trajectories)),
             "mcp/workers_replaced": float(self.workers_replaced),
         }
 
 
-class TooManyFailures(RuntimeError):
-    """A larger share of a batch was withdrawn than `max_failed_share` allows; training stops."""
+class TooManyFailures(StopTraining):
+    """A larger share of a batch was withdrawn than `max_failed_share` allows."""
 
 
-class ToolsChanged(RuntimeError):
-    """A server changed its tools during training; the policy would learn from a mixture, so training stops."""
+class ToolsChanged(StopTraining):
+    """A server changed its tools during training; the policy would learn from a mixture."""
 
 
 def check_failures(batch: BatchStatistics, max_failed_share: float, *, expected: int = 0) -> None:

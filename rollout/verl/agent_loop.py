@@ -22,6 +22,7 @@ from verl.utils.tensordict_utils import assign_non_tensor_stack
 from mcp_rollout.gateway.errors import ConfigError, GatewayError
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.types import canonical_json
+from mcp_rollout.rollout.environment.reward_config import RewardConfig
 from mcp_rollout.rollout.environment.task import UNREADABLE
 from mcp_rollout.rollout.errors import RolloutError
 from mcp_rollout.rollout.loop.group import Group
@@ -63,6 +64,7 @@ class MCPAgentLoop(AgentLoopBase):
         end = kwargs["tokenizer"].eos_token_id
         self._end_ids: list[int] = [] if end is None else [end]
         self._verls_reward: VerlReward | None = None
+        self._reward = RewardConfig()  # until the environment is known
         self._lock = [tool.entry for tool in (tools.tools if tools else []) if isinstance(tool, MCPTool)]
 
     # verl's base class declares one output; its v1 worker accepts a list as well.
@@ -122,7 +124,7 @@ class MCPAgentLoop(AgentLoopBase):
         if not self.config.trainer.use_v1:
             return
         try:
-            await WORKER.report(TrajectoryStatistics.of(trace))
+            await WORKER.report(TrajectoryStatistics.of(trace, self._reward))
         except Exception:  # verl's boundary; if the collector is gone, the trainer stops at the end of the batch
             log.exception("trajectory could not be reported", trajectory=trace.id, uid=trace.origin.uid)
 
@@ -132,6 +134,7 @@ class MCPAgentLoop(AgentLoopBase):
         if playable is None:
             return
         running = playable.running
+        self._reward = running.environment.reward
         tokens = runtime.tokens(self.continuous_token_builder, self.tokenizer)
         images = DecodedImages(trace.messages)
         # v0 does not say which sibling this is: all siblings would have one request id, and sample the same tokens.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from hydra.core.utils import JobReturn
 from hydra.errors import InstantiationException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -39,6 +40,7 @@ from mcp_rollout.rollout.environment.row_validation import (
 )
 from mcp_rollout.rollout.environment.startup import opened
 from mcp_rollout.rollout.environment.validation import LOCK_KEY, refuse_differences
+from mcp_rollout.rollout.errors import StopTraining
 from mcp_rollout.rollout.loop.thinking import check_thoughts
 from mcp_rollout.rollout.trace.store import TraceStore
 from mcp_rollout.rollout.training.environments import Lock
@@ -63,9 +65,12 @@ from mcp_rollout.rollout.verl.tool_agent_sessions import gateway_config
 
 log = structlog.get_logger(__name__)
 
+STOPPED = 3
+"""Exit status of a training that stopped itself, see `StopTraining`."""
+
 
 class PreflightCallback(Callback):
-    """Stops the program with one message and exit status 2 if the run cannot work."""
+    """Ends the program with one message: exit status 2 if the run cannot work, 3 if training has stopped itself."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Prepare this process as verl's are, by the modules that they import first, and the configuration they get.
@@ -80,6 +85,13 @@ class PreflightCallback(Callback):
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         with _printed():
             asyncio.run(preflight(config))
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """End the program with `STOPPED` where training stopped itself: Hydra would end it as after any exception."""
+        error: Any = getattr(job_return, "_return_value", None)
+        if isinstance(error, StopTraining):  # of Ray's, which has the traceback of another process in its text, too
+            sys.stderr.write(visible(f"error: {getattr(error, 'cause', error)}\n"))
+            raise SystemExit(STOPPED)
 
 
 @contextmanager

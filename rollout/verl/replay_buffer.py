@@ -5,6 +5,7 @@
 - `max_failed_share`: largest share of a batch's trajectories that may be withdrawn.
 - `min_group_size`: a group with fewer trajectories left is withdrawn whole; with `group_size` if that is smaller.
 - `group_size`: the trajectories of a row, `rollout.n`.
+- `void_batches`, `tool_format`: as in `rollout.training.void`.
 - `filter_groups`, `train_batch_size`: verl's `algorithm.filter_groups` and `data.train_batch_size`, which verl gives
   to its own buffers only.
 - `poll_interval_s`: how often the trainer checks whether its batch is complete.
@@ -23,13 +24,14 @@ import structlog
 import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from mcp_rollout.rollout.errors import StopTraining
 from mcp_rollout.rollout.training.statistics import (
     BatchStatistics,
-    ToolsChanged,
     TooManyFailures,
     check_failures,
     listed,
 )
+from mcp_rollout.rollout.training.void import VoidWatch
 from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
 
 log = structlog.get_logger(__name__)
@@ -134,6 +136,7 @@ class BatchChecks:
         self._replaced = 0  # those of them that were withdrawn whole
         self._asked = int(given.get("train_batch_size", 1))
         self._reasons: dict[str, str] = {}  # why the groups of the current eviction are removed, by uid
+        self._void = VoidWatch(int(given.get("void_batches", 0)), tool_format=str(given.get("tool_format", "")))
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Sample as verl does, and add `mcp/*` to its metrics.
@@ -141,12 +144,13 @@ class BatchChecks:
         Raises:
             ToolsChanged: a server has changed its tools.
             TooManyFailures: more trajectories of the batch were withdrawn than allowed, or no group is left.
+            VoidRun: this batch, like some before it, teaches nothing.
         """
         if partition_id != "val":
             self._asked = batch_size
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]
-        except (TooManyFailures, ToolsChanged):
+        except StopTraining:
             raise
         except RuntimeError as error:
             # verl rejects a batch without trajectories; our error says why there are none.
@@ -247,9 +251,10 @@ class BatchChecks:
             # verl fails on a batch without a token in the loss, and does not report why there is none.
             marks = {name: share for name, share in batch.metrics().items() if name.startswith("mcp/marks/") and share}
             log.error("no token of this batch is in the loss: the filters masked every trajectory", **marks)
-        elif partition_id != "val" and batch.scores and not any(batch.scores):
-            # As where `trusted` servers are the reward, and give none.
-            log.warning("no trajectory of this batch has a reward other than 0")
+        if partition_id != "val":
+            for finding in self._void.add([one.evidence for one in batch.trajectories]):
+                what = {"problem": finding.problem, "remedy": finding.remedy}
+                log.warning("batch teaches nothing", defect=str(finding.defect), **what)
         return batch
 
 

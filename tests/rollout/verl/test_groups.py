@@ -57,13 +57,15 @@ def ended(group: str, *, withdrawn: bool, score: float = 1.0) -> Any:
     """What a worker reports of a trajectory."""
     from mcp_rollout.rollout.trace.outcome import StrategyRecord
     from mcp_rollout.rollout.training.statistics import TrajectoryStatistics
+    from mcp_rollout.rollout.training.void import Evidence
 
+    failure = "server_died: gone" if withdrawn else ""
     return TrajectoryStatistics(
         validate=False,
         values={"mcp/failed_share": float(withdrawn)} | ({} if withdrawn else {"mcp/score/mean": score}),
         tool_calls=0,
         tool_errors=0,
-        failure="server_died: gone" if withdrawn else None,
+        failure=failure or None,
         tools_changed=None,
         is_in_loss=not withdrawn,
         group=group,
@@ -73,7 +75,11 @@ def ended(group: str, *, withdrawn: bool, score: float = 1.0) -> Any:
         strategy=StrategyRecord(),
         has_branched=False,
         path_s=0.0,
-    )
+        evidence=Evidence(
+            group=group, ended=None, failure=failure, score=score, best=1.0, turns=1, calls=0, errors=0, sampled=5,
+            unread="", error="",
+        ),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -179,19 +185,27 @@ def test_a_batch_of_which_no_group_is_left_says_why(report: Callable[..., None])
         buffer(max_failed_share=1.0).sample(1, "train", 1)
 
 
-@pytest.mark.parametrize(("scores", "said"), [([0.0, 0.0], 1), ([0.0, 0.5], 0)])
-def test_a_batch_whose_rewards_are_all_0_is_reported(report: Any, scores: list[float], said: int) -> None:
+def test_batches_that_teach_nothing_are_reported_and_then_stop_training(report: Any) -> None:
     import ray
     from structlog.testing import capture_logs
 
+    from mcp_rollout.rollout.training.void import VoidRun
     from mcp_rollout.rollout.verl.batch_statistics import statistics_collector
 
-    for score in scores:
-        ray.get(statistics_collector().add.remote(ended("one", withdrawn=False, score=score)))
-    finish({"one": scores})
+    sampling = buffer(void_batches=2, group_size=8, tool_format="hermes")
+
+    def sample(group: str) -> Any:
+        for _ in range(8):
+            ray.get(statistics_collector().add.remote(ended(group, withdrawn=False, score=0.0)))
+        finish({group: [0.0] * 8})
+        return sampling.sample(1, "train", 1)
+
     with capture_logs() as logs:
-        buffer().sample(1, "train", 1)
-    assert len([each for each in logs if "no trajectory of this batch has a reward" in each["event"]]) == said
+        _, metrics = sample("first")
+    assert [(each["defect"], each["log_level"]) for each in logs] == [("no_calls", "warning")]
+    assert metrics["mcp/zero_advantage_share"] == 1.0
+    with pytest.raises(VoidRun, match=r"(?s)after 2 batches .*no_calls.*read as hermes"):
+        sample("second")
 
 
 def test_asynchronous_batches_have_as_many_groups_as_were_asked_for_and_count_what_was_withdrawn(
