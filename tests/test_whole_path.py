@@ -78,7 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "actor_rollout_ref.rollout.temperature": TEMPERATURE,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 64,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "reward.custom_reward_function.path": home / "reward.py",
         "actor_rollout_ref.rollout.custom.mcp.custom_reward": "ignore",  # it scores the rows of verl's agents

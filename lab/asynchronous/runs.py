@@ -143,7 +143,7 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
     # All trajectories in flight have a world and a place in the engine's batch: those that wait for one sample with
     # later weights, and nothing is stale.
     in_flight = (run.staleness + 1) * (PROMPTS * SAMPLES if run.scale else BATCH)
-    yield f"{_ROLLOUT}.custom.mcp.max_sessions", in_flight
+    yield f"++{_ROLLOUT}.custom.mcp.environment.max_sessions", in_flight
     yield f"{_ROLLOUT}.max_num_seqs", in_flight
     if not run.corrected:
         yield "algorithm.rollout_correction.rollout_is", "null"

@@ -270,7 +270,7 @@ def by_trainer(
         "actor_rollout_ref.rollout.max_num_seqs": 64,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": home,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": TURN_TOKENS,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": TURN_TOKENS,
         "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "trainer.total_training_steps": STEPS,

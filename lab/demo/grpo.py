@@ -66,7 +66,7 @@ def train(
         "algorithm.rollout_correction.bypass_mode": True,
         "actor_rollout_ref.rollout.n": 8,
         "actor_rollout_ref.rollout.max_num_seqs": 72,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 64,
         "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "tool_config.yaml",
         "actor_rollout_ref.rollout.val_kwargs.do_sample": True,

@@ -99,7 +99,7 @@ class Run:
             f"{_ROLLOUT}.multi_turn.tool_config_path": home / "tool_config.yaml",
             f"{_ROLLOUT}.custom.mcp.seed": self.seed,
             f"{_ROLLOUT}.custom.mcp.environments_dir": self.world.environments,
-            f"{_ROLLOUT}.custom.mcp.tokens_per_turn": TURN_TOKENS,
+            f"++{_ROLLOUT}.custom.mcp.environment.limits.tokens_per_turn": TURN_TOKENS,
             f"{_ROLLOUT}.custom.mcp.record_trained": True,
             "trainer.total_training_steps": own.steps,
         }

@@ -18,11 +18,12 @@ from lab.strategies.long_days import INSTRUCTION, KEEP_TURNS
 from lab.worlds import WORLDS
 
 _MCP = "actor_rollout_ref.rollout.custom.mcp"
+_ENVIRONMENT = f"++{_MCP}.environment"
 COMPARISONS: dict[str, tuple[str, ...]] = {
-    "void_masked": (f"{_MCP}.filters.void.action=mask",),
-    "thinking_masked": (f"{_MCP}.thinking.loss=mask",),
-    "drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
-    "tree_grpo": (f"{_MCP}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
+    "void_masked": (f"{_ENVIRONMENT}.filters.void.action=mask",),
+    "thinking_masked": (f"{_ENVIRONMENT}.thinking.loss=mask",),
+    "drop_previous": (f"{_ENVIRONMENT}.thinking.context=drop_previous",),
+    "tree_grpo": (f"{_ENVIRONMENT}.strategy.use=tree", "algorithm.adv_estimator=tree_grpo"),
     "step_grpo": ("algorithm.adv_estimator=step_grpo",),
 }
 """Further runs, seed 0 alone, by what they change about a chain with GRPO and the reward at the end."""
@@ -37,20 +38,20 @@ AT_TOKENS, PART_TOKENS, TURN_TOKENS = 610, 340, 48
 many when a turn begins; one that is not, without that prompt; and a turn. A day has 1,600 tokens."""
 _LONG_SINGLE = "long_single_turn"
 _COMPACT = (
-    f"{_MCP}.strategy.use=compact",
-    f"{_MCP}.strategy.compact.at_tokens={AT_TOKENS}",
-    f"{_MCP}.strategy.compact.keep_turns={KEEP_TURNS}",
-    f"{_MCP}.strategy.compact.summary_tokens=32",
-    f"{_MCP}.strategy.compact.instruction='{INSTRUCTION}'",
+    f"{_ENVIRONMENT}.strategy.use=compact",
+    f"{_ENVIRONMENT}.strategy.compact.at_tokens={AT_TOKENS}",
+    f"{_ENVIRONMENT}.strategy.compact.keep_turns={KEEP_TURNS}",
+    f"{_ENVIRONMENT}.strategy.compact.summary_tokens=32",
+    f"{_ENVIRONMENT}.strategy.compact.instruction='{INSTRUCTION}'",
     # With room for the request, a summary, and a turn that begins below `at_tokens`.
     f"data.max_response_length={AT_TOKENS + 160}",
 )
 LONG_RUNS: dict[str, tuple[str, ...]] = {
     "compact": _COMPACT,
-    "compact_masked": (*_COMPACT, f"{_MCP}.strategy.compact.summary_loss=mask"),
-    "cut": (*_COMPACT, f"{_MCP}.strategy.compact.summary_tokens=0"),
-    _LONG_SINGLE: (f"{_MCP}.strategy.single_turn.history_tokens={PART_TOKENS - TURN_TOKENS}",),
-    "long_drop_previous": (f"{_MCP}.thinking.context=drop_previous",),
+    "compact_masked": (*_COMPACT, f"{_ENVIRONMENT}.strategy.compact.summary_loss=mask"),
+    "cut": (*_COMPACT, f"{_ENVIRONMENT}.strategy.compact.summary_tokens=0"),
+    _LONG_SINGLE: (f"{_ENVIRONMENT}.strategy.single_turn.history_tokens={PART_TOKENS - TURN_TOKENS}",),
+    "long_drop_previous": (f"{_ENVIRONMENT}.thinking.context=drop_previous",),
 }
 """Runs on the long days, by what they change."""
 SHORT_SEEDS, OTHER_SEEDS = 5, 3
@@ -59,7 +60,7 @@ RETRY = "depot:slice=retry"
 """Days in which states are met again: a treatment that does not fit has no effect."""
 EVERY = 5
 """Steps between two evaluations on the held-out tasks, at which checkpoints are written as well."""
-LEAVES, ROOTS = 8, 2
+LEAVES = 8
 TIMEOUT_S = 7200.0
 """Longest duration of one start of verl; a run goes on where it was cut."""
 
@@ -89,7 +90,7 @@ def compared(home: Path, budget: int) -> list[Run]:
 
 def retry_runs(home: Path, budget: int) -> list[Run]:
     """`grpo` and `step_grpo` on `RETRY`, from the models of `short_runs`, which have not seen it."""
-    of_both = (f"{_MCP}.reward_weights={{score:0,turns:1}}", "algorithm.gamma=0.95")
+    of_both = (f"{_ENVIRONMENT}.reward.weights={{score:0,turns:1}}", "algorithm.gamma=0.95")
     return [
         Run(
             home=home / f"short-{seed}",
@@ -216,10 +217,9 @@ class Run:
             "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
             "actor_rollout_ref.rollout.val_kwargs.temperature": TEMPERATURE,
             f"{_MCP}.environments_dir": WORLDS,
-            f"{_MCP}.tokens_per_turn": 48,
-            f"{_MCP}.strategy.use": self.strategy,
-            f"{_MCP}.strategy.tree.roots": ROOTS,
-            f"{_MCP}.strategy.single_turn.history_tokens": 512,
+            f"{_ENVIRONMENT}.limits.tokens_per_turn": 48,
+            f"{_ENVIRONMENT}.strategy.use": self.strategy,
+            **({f"{_ENVIRONMENT}.strategy.single_turn.history_tokens": 512} if self.strategy == "single_turn" else {}),
             "actor_rollout_ref.rollout.multi_turn.tool_config_path": rows / "tool_config.yaml",
             "trainer.total_training_steps": 1000,
         }

@@ -152,7 +152,7 @@ def check_duration(config: MCPConfig, environment: Environment) -> None:
     if most is not None and config.rollout.request_timeout <= most:
         problem = f"is {config.rollout.request_timeout}, and bounds a whole group with a single controller, of which a "
         problem += f"trajectory of {environment.name} may take {most} s"
-        raise ConfigError(problem, key="rollout.request_timeout", remedy="make it longer than mcp.wall_clock_s")
+        raise ConfigError(problem, key="rollout.request_timeout", remedy="make it longer than limits.wall_clock_s")
 
 
 def _rows(config: MCPConfig) -> Sequence[Row]:

@@ -60,7 +60,7 @@ class Runtime:
             model=model,
             chat_template=read_chat_template(settings.chat_template, key="mcp.chat_template"),
             settings={"tool_format": settings.tool_format},
-            sampling=gconfig | settings.model_dump(mode="json") | {"seed": seed},
+            sampling=gconfig | settings.model_dump(mode="json", exclude={"environment"}) | {"seed": seed},
             lock=lock,
         )
         self.environments = Environments(

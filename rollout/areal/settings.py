@@ -18,7 +18,7 @@ from mcp_rollout.rollout.training.settings import TrainingSettings
 
 
 class Settings(TrainingSettings):
-    """Our section; None keeps the environment's own value. It travels to rollout processes as JSON."""
+    """Our section. It travels to rollout processes as JSON."""
 
     key = "mcp"
     workers_key = "rollout.backend"
@@ -71,7 +71,7 @@ class Settings(TrainingSettings):
         use = environment.strategy.use
         if use not in (Strategy.CHAIN, Strategy.COMPACT):
             problem = f"{use} is for verl: AReaL rolls out chains, and compact"
-            remedy = f"set {self.key}.strategy.use=chain"
+            remedy = f"set {self.key}.environment.strategy.use=chain"
             raise ConfigError(problem, file=environment.file or None, key="strategy.use", remedy=remedy)
         if self.normalise_rewards:
             return

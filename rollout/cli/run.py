@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,9 @@ from mcp_rollout.rollout.engines.opening import opened_engine
 from mcp_rollout.rollout.engines.rehearsal import IdleWorlds, idle_worlds
 from mcp_rollout.rollout.engines.scripted import WithoutModel
 from mcp_rollout.rollout.environment.config import Environment
+from mcp_rollout.rollout.environment.overrides import overridden
 from mcp_rollout.rollout.environment.rows import environment_tasks
-from mcp_rollout.rollout.environment.sections import BYTES_PER_TOKEN, AgentOverride
+from mcp_rollout.rollout.environment.sections import BYTES_PER_TOKEN
 from mcp_rollout.rollout.environment.startup import opened_environment
 from mcp_rollout.rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from mcp_rollout.rollout.evaluation.resume import (
@@ -87,8 +88,8 @@ def run(
 
     Reports pass@k (one of k samples succeeds) and pass^k (all of them do), with 95% intervals over the rows.
     """
-    agent = AgentOverride.model_validate({"with": dict(map(_argument, agent_with or ()))})
-    loaded = with_hosts(_loaded(environments, source, agent, engine.written_as), worlds.hosts)
+    override = {"agent": {"with": dict(map(_argument, agent_with))}} if agent_with else {}
+    loaded = with_hosts(_loaded(environments, source, override, engine.written_as), worlds.hosts)
     for environment in loaded:
         for note in _notes_before(environment, sizes):
             typer.echo(f"note: {note}", err=True)
@@ -114,7 +115,7 @@ def run(
 
 
 def _loaded(
-    names: Sequence[str], source: TaskSource, agent: AgentOverride, tool_format: str | None
+    names: Sequence[str], source: TaskSource, override: Mapping[str, Any], tool_format: str | None
 ) -> list[Environment]:
     """Read and validate the environments. Raises ConfigErrors with the faults of all of them."""
     if source.tasks_file is not None and len(names) > 1:
@@ -122,9 +123,8 @@ def _loaded(
     loaded, faults = list[Environment](), Faults()
     for name in names:
         with faults.collected():
-            environment = source.load(name)
-            changed = agent.applied_to(environment.agent, file=environment.file, key="--agent-with")
-            loaded.append(environment := environment.model_copy(update={"agent": changed}))
+            environment = overridden(source.load(name), override, key="--agent-with")
+            loaded.append(environment)
             for check in (build_agent, check_reward):
                 faults.check(check, environment)
             if tool_format is not None:

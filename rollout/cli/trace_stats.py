@@ -155,7 +155,8 @@ def _print_stats(found: Stats, drifted: Sequence[Drift] | None, tokenizer: str |
     console.print(f"\nTo allow for such trajectories, in tokens {counted}:")
     console.print(f"  data.max_prompt_length={found.recommended.max_prompt_length}")
     console.print(f"  data.max_response_length={found.recommended.max_response_length}")
-    console.print(f"  actor_rollout_ref.rollout.custom.mcp.tokens_per_turn={found.recommended.tokens_per_turn}")
+    own = "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn"
+    console.print(f"  {own}={found.recommended.tokens_per_turn}")
 
 
 Schemas = dict[str, list[dict[str, Any]]]

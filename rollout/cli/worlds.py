@@ -7,18 +7,17 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mcp_rollout.gateway.cassette.reading import Cassette
 from mcp_rollout.gateway.cassette.recording import Recorder
 from mcp_rollout.gateway.cassette.replaying import Missing, Replay
-from mcp_rollout.gateway.config.pydantic_errors import validate
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.remote.hosts import Hosts
 from mcp_rollout.rollout.environment.config import Environment
-from mcp_rollout.rollout.environment.hosts_config import HostsConfig
+from mcp_rollout.rollout.environment.overrides import overridden
 from mcp_rollout.rollout.extras import install_command
 from mcp_rollout.rollout.shards.hosts import hosts_of
 
@@ -64,9 +63,8 @@ def with_hosts(environments: Sequence[Environment], option: str | None) -> list[
         return list(environments)
     token = {"token": os.environ[TOKEN]} if os.environ.get(TOKEN) else {}
     addresses = [{"url": url.strip(), **token} for url in option.split(",")]
-    given: dict[str, Any] = {"ray": {}} if option == "ray" else {"addresses": addresses}
-    hosts = validate(HostsConfig, given, file="mcp-rollout run", key="--hosts")
-    return [environment.model_copy(update={"hosts": hosts}) for environment in environments]
+    hosts = "ray" if option == "ray" else addresses
+    return [overridden(environment, {"hosts": hosts}, key="--hosts") for environment in environments]
 
 
 @asynccontextmanager

@@ -193,7 +193,7 @@ class Environment(GatewayConfig):
     def _accept_a_single_part(cls, value: Any) -> Any:
         if value is None:
             return ()
-        parts = cast("list[Any]", value if isinstance(value, list) else [value])
+        parts = cast("list[Any]", value if isinstance(value, list | tuple) else [value])
         return [{"text": part} if isinstance(part, str) else part for part in parts]
 
     @model_validator(mode="after")

@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from mcp_rollout.gateway.config.pydantic_errors import validate
-from mcp_rollout.gateway.errors import ConfigError, InvalidValue
+from mcp_rollout.gateway.errors import InvalidValue
 from mcp_rollout.rollout.types import MOST_CALLS
 
 
@@ -120,37 +119,6 @@ class AgentConfig(Section):
         if not re.fullmatch(r"[\w.]+:\w+", value):
             raise InvalidValue("names no class", "write package.module:Class")
         return value
-
-
-class AgentOverride(Section):
-    """A change of an environment's agent, by a trainer's section or an option."""
-
-    model_config = ConfigDict(serialize_by_alias=True)  # AReaL's processes read what they are sent as JSON
-
-    use: str | None = None
-    """Another class, which gets none of the environment's arguments."""
-    arguments: dict[str, Any] | None = Field(default=None, alias="with")
-    """Further or other arguments."""
-
-    def applied_to(self, own: AgentConfig | None, *, file: str, key: str) -> AgentConfig | None:
-        """The agent of an environment, changed.
-
-        Args:
-            own: the environment's own agent.
-            file: the environment's file, for errors.
-            key: where this override is given, for errors.
-
-        Raises:
-            ConfigError: arguments for an environment that names no agent, or `use` names no class.
-        """
-        if self.use is None and not self.arguments:
-            return own
-        if self.use is None and own is None:
-            problem = "gives arguments to an agent, and the environment names none"
-            raise ConfigError(problem, file=file, key=key, remedy="name one: agent.use, in the environment or here")
-        kept = {} if self.use is not None or own is None else own.arguments
-        given = {"use": self.use or (own and own.use), "with": kept | (self.arguments or {})}
-        return validate(AgentConfig, given, file=file, key=key)
 
 
 class FilterAction(StrEnum):
@@ -317,8 +285,7 @@ class CompactConfig(Section):
 class StrategyConfig(Section):
     """How a group is rolled out; a plain string is short for `{use: ...}`.
 
-    Options of a strategy that is not used are refused: with `tree` and without `use`, chains would be rolled out. A
-    trainer's override may have them beside `use`, since it is only a part of the section.
+    Options of a strategy that is not used are refused: with `tree` and without `use`, chains would be rolled out.
     """
 
     use: Strategy = Strategy.CHAIN

@@ -61,8 +61,8 @@ class Run:
         """The environment's file for keys of its own, unless the run's section overrides what they belong to."""
         if self.own_environment is None or OmegaConf.select(self.config, key.split(".")[0]) is not None:
             return None, key
-        if _is_given(self[f"{KEY}.{key.split('.')[0]}"]):
-            return None, f"{KEY}.{key}"
+        if key.split(".")[0] in self.settings.environment:
+            return None, f"{KEY}.environment.{key}"
         return self.environment.file or None, key
 
     def words(self, key: str) -> Mapping[str, object]:
@@ -134,10 +134,6 @@ class Run:
     @property
     def grows_a_tree(self) -> bool:
         return self.is_v1 and self.environment.strategy.use is Strategy.TREE
-
-
-def _is_given(value: object) -> bool:
-    return any(map(_is_given, value.values())) if isinstance(value, DictConfig) else value is not None
 
 
 GIVEN: tuple[Refusal[Run], ...] = (

@@ -116,6 +116,7 @@ def record_of(
     """What the trajectories of an environment share, from verl's configuration."""
     rollout: Any = OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True)
     model: Any = OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True)
+    rollout["custom"]["mcp"].pop("environment", None)  # in `environment`, without secrets
     return describe_run(
         "training",
         environment,

@@ -42,7 +42,7 @@ class AdvantagesConfig(Section):
 
 
 class Settings(TrainingSettings):
-    """Our section; None keeps the environment's own value."""
+    """Our section."""
 
     key = KEY
 

@@ -95,7 +95,7 @@ def train_agents(
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 64,
         "actor_rollout_ref.rollout.custom.mcp.record_trained": True,
         "actor_rollout_ref.rollout.engine_kwargs.transformers_cpu.engine_log": home / "engine.jsonl",
         "trainer.total_training_steps": STEPS,

@@ -101,6 +101,6 @@ def prepare_training(
         "actor_rollout_ref.rollout.n": samples,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 64,
         "trainer.total_training_steps": 1,
     }

@@ -149,7 +149,7 @@ async def through_verl(
         "trainer.use_v1=False",
         f"trainer.default_local_dir={home / name}",
         f"{mcp}.environments_dir={home / 'environments'}",
-        f"{mcp}.tokens_per_turn={TURN_TOKENS}",
+        f"++{mcp}.environment.limits.tokens_per_turn={TURN_TOKENS}",
         *[f"+{mcp}.{key}={value}" for key, value in settings.items()],
     )
     tokenizer = AutoTokenizer.from_pretrained(model)

@@ -64,7 +64,7 @@ def test_the_files_as_they_are_pass(home: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("+mcp.max_sesions=4", ["mcp.max_sesions", "max_sessions"]),
+        ("+mcp.environment.max_sesions=4", ["mcp.environment.max_sesions", "max_sessions"]),
         ("mcp.environments_dir=nowhere", ["mcp.environments_dir", "no such directory"]),
         ("mcp.tool_config_path=nowhere.yaml", ["mcp.tool_config_path", "mcp-rollout tool-config"]),
         ("mcp.chat_template=tests/support/templates/smollm2.jinja", ["mcp.chat_template", "leaves out tools"]),
@@ -118,13 +118,16 @@ def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
     [
         (
             [
-                "+mcp.thinking={context: drop_previous}",
-                "+mcp.agent={use: 'mcp_rollout.rollout.agents.reflect:Reflect'}",
+                "+mcp.environment.thinking={context: drop_previous}",
+                "+mcp.environment.agent={use: 'mcp_rollout.rollout.agents.reflect:Reflect'}",
             ],
             "thinking.context: drop_previous makes several rows",
         ),
         (
-            ["+mcp.agent={use: 'mcp_rollout.rollout.programs.program:Function', with: {use: 'told:plain'}}"],
+            [
+                "+mcp.environment.agent.use='mcp_rollout.rollout.programs.program:Function'",
+                "+mcp.environment.agent.with.use='told:plain'",
+            ],
             "agent.use: a program may",
         ),
     ],

@@ -16,13 +16,12 @@ from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.parquet import read_rows
 
 
-@pytest.mark.parametrize(
-    "section", [{}, {"agent": {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": 1}}}]
-)
-def test_settings_are_the_same_in_a_rollout_process(tmp_path: Path, section: dict[str, Any]) -> None:
-    settings = Settings.of({"environments_dir": str(tmp_path), "trace_dir": str(tmp_path / "traces"), **section})
+def test_settings_are_the_same_in_a_rollout_process(tmp_path: Path) -> None:
+    environment = {"agent": {"use": "mcp_rollout.rollout.agents.reflect:Reflect", "with": {"rounds": 1}}}
+    section: dict[str, Any] = {"environments_dir": str(tmp_path), "trace_dir": "traces", "environment": environment}
+    settings = Settings.of(section)
     assert Settings.model_validate(json.loads(json.dumps(settings.model_dump(mode="json")))) == settings
-    assert section.get("agent", {}).get("with") == settings.agent.arguments
+    assert settings.environment == environment
 
 
 def test_rows_are_read_from_a_path_that_is_a_text(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_trainers_hosts_come_before_the_environments_and_bound_sessions_for_
 
     here = settings().apply(environment(), workers_per_node=3)
     assert (here.hosts, here.max_sessions, here.servers["world"].max_processes) == (None, 3, 3)
-    there = settings(hosts="ray").apply(environment(hosts=[URL]), workers_per_node=3)
+    there = settings(environment={"hosts": "ray"}).apply(environment(hosts=[URL]), workers_per_node=3)
     assert there.hosts is not None and there.hosts.ray is not None
     assert (there.max_sessions, there.servers["world"].max_processes) == (10, 9)
     own = settings().apply(environment(hosts=[URL]), workers_per_node=3)

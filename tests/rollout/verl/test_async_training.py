@@ -18,7 +18,7 @@ from verl_run import logged
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(1800)]
 
 ROWS, SAMPLES, STEPS = 4, 8, 4
-STRATEGY = "actor_rollout_ref.rollout.custom.mcp.strategy"
+STRATEGY = "++actor_rollout_ref.rollout.custom.mcp.environment.strategy"
 MODES: dict[str, dict[str, Any]] = {
     # An engine that is not ours, to which each attempt comes with a seed of its own.
     "colocate": {"actor_rollout_ref.rollout.name": "watched"},

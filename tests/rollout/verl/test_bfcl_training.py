@@ -81,8 +81,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "actor_rollout_ref.rollout.temperature": 0.7,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": lock,
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": ROOT / "configs" / "environments",
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 96,
-        "actor_rollout_ref.rollout.custom.mcp.reward_weights": "{score: 0.5, user_turns: 0.5}",
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 96,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.reward.weights": "{score: 0.5, user_turns: 0.5}",
         "trainer.total_epochs": STEPS,
         "trainer.total_training_steps": STEPS,
     }

@@ -171,8 +171,8 @@ CLOSES = ENVIRONMENT | {"thinking": {"tokens_per_turn": 100}}
         (CLOSES, ["actor_rollout_ref.rollout.multi_turn.format=gpt-oss"], ["thinking.tokens_per_turn", "gpt-oss"]),
         (
             ENVIRONMENT,
-            ["actor_rollout_ref.rollout.custom.mcp.filters.void.action=forgive"],
-            ["custom.mcp.filters.void.action", "mask_trajectory"],
+            ["++actor_rollout_ref.rollout.custom.mcp.environment.filters.void.action=forgive"],
+            ["custom.mcp.environment.filters.void.action", "mask_trajectory"],
         ),
         (ENVIRONMENT | {"filters": {"void": {"penality": 1}}}, [], ["echo.yaml", "filters.void", "penality"]),
     ],
@@ -275,7 +275,7 @@ def test_an_environment_without_any_reward_is_refused(preflight: Preflight) -> N
 
 @pytest.mark.parametrize("weights", ["{score:0}", "{score:0,turns:1}"])
 def test_an_environment_whose_weights_leave_no_reward_is_refused(preflight: Preflight, weights: str) -> None:
-    assert "nothing gives a reward" in preflight(f"{OURS}.reward_weights={weights}")
+    assert "nothing gives a reward" in preflight(f"++{OURS}.environment.reward.weights={weights}")
 
 
 def test_verls_reward_function_is_enough_for_an_environment_without_a_reward(
@@ -474,8 +474,8 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
             [],
             ["servers.echo.max_processes", "is 3 per node", "4 workers", "at least 4", "num_workers"],
         ),
-        (ENVIRONMENT, ["actor_rollout_ref.rollout.custom.mcp.max_sessions=3"], ["max_sessions", "is 3 per node"]),
-        (ENVIRONMENT, ["trainer.nnodes=2", "actor_rollout_ref.rollout.custom.mcp.max_sessions=2"], []),
+        (ENVIRONMENT, [f"++{OURS}.environment.max_sessions=3"], ["max_sessions", "is 3 per node"]),
+        (ENVIRONMENT, ["trainer.nnodes=2", f"++{OURS}.environment.max_sessions=2"], []),
     ],
 )
 def test_more_workers_than_processes_or_sessions_of_a_node_are_refused(

@@ -25,7 +25,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def keys(config: Any, prefix: str = "") -> set[str]:
-    if not isinstance(config, dict) or not config or prefix.endswith(".reward_weights"):  # its keys are free
+    if not isinstance(config, dict) or not config or prefix.endswith(".mcp.environment"):  # validated below
         return {prefix}
     return {path for key, value in config.items() for path in keys(value, f"{prefix}.{key}")}
 
@@ -81,7 +81,7 @@ def test_a_whole_trajectory_fits_everywhere(name: str) -> None:
     whole = config.data.max_prompt_length + config.data.max_response_length
     assert rollout.max_model_len == whole
     assert actor.ppo_max_token_len_per_gpu >= whole
-    assert config.data.train_batch_size * rollout.n <= rollout.custom.mcp.max_sessions
+    assert config.data.train_batch_size * rollout.n <= rollout.custom.mcp.environment.max_sessions
     assert config.trainer.n_gpus_per_node % rollout.tensor_model_parallel_size == 0
     assert config.data.train_batch_size * rollout.n % config.trainer.n_gpus_per_node == 0
 
@@ -89,8 +89,8 @@ def test_a_whole_trajectory_fits_everywhere(name: str) -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_a_long_thought_is_closed_with_room_for_a_call_in_the_same_turn(name: str) -> None:
     """A turn that its length cuts in mid-thought ends the trajectory."""
-    ours = composed(f"recipe={name}").actor_rollout_ref.rollout.custom.mcp
-    assert ours.tokens_per_turn - ours.thinking.tokens_per_turn >= 512
+    ours = composed(f"recipe={name}").actor_rollout_ref.rollout.custom.mcp.environment
+    assert ours.limits.tokens_per_turn - ours.thinking.tokens_per_turn >= 512
 
 
 def test_the_asynchronous_recipe_goes_with_the_others() -> None:

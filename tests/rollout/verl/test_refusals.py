@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "cpu")]
 
 ACTOR, ROLLOUT, SAMPLER = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.sampler"
 MCP, MODE, ESTIMATOR = f"{ROLLOUT}.custom.mcp", "trainer.v1.trainer_mode", "algorithm.adv_estimator"
+ENVIRONMENT = f"{MCP}.environment"
 MODULES = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
 MINI_BATCH, LOGPROBS, TOKENS = (
     f"{ACTOR}.ppo_mini_batch_size",
@@ -34,7 +35,7 @@ STALE = "algorithm.rollout_correction.rollout_is"
 V0 = {"trainer.use_v1": False, ESTIMATOR: "reinforce_plus_plus"}
 ASYNC = {MODE: "mcp_colocate_async", f"{SAMPLER}.custom_sampler.name": "MCPReplayBufferAsync", STALE: "token"}
 WAIT = {**ASYNC, f"{SAMPLER}.max_off_policy_strategy": "wait", "trainer.v1.colocate_async.num_warmup_batches": 2}
-DROPS = {f"{MCP}.thinking.context": "drop_previous"}
+DROPS = {f"{ENVIRONMENT}.thinking.context": "drop_previous"}
 
 PLAIN = "servers: {echo: {command: '${python}'}}\n"
 TALKS = "servers: {echo: {command: '${python}', roles: {start: a, reply: b}}}\nuser: {server: echo}\n"
@@ -43,7 +44,10 @@ SHARDS = PLAIN + "hosts: {ray: {min: 2, max: 2}}\n"
 
 
 def strategy(use: str, **options: object) -> dict[str, object]:
-    return {f"{MCP}.strategy.use": use, **{f"{MCP}.strategy.{use}.{key}": value for key, value in options.items()}}
+    return {
+        f"{ENVIRONMENT}.strategy.use": use,
+        **{f"{ENVIRONMENT}.strategy.{use}.{key}": value for key, value in options.items()},
+    }
 
 
 RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
@@ -51,7 +55,7 @@ RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
     (ASYNC, {}),
     ({"data.train_files": None}, {"data.train_files": "is not given"}),
     ({"actor_rollout_ref.model.path": None}, {"actor_rollout_ref.model.path": "is not given"}),
-    ({f"{ROLLOUT}.custom.strategy": {"use": "tree"}}, {f"{ROLLOUT}.custom": "are read below mcp only"}),
+    ({f"{ROLLOUT}.custom.environment": {"limits": {}}}, {f"{ROLLOUT}.custom": "are read below mcp only"}),
     ({f"{ROLLOUT}.custom.theirs": {"use": "tree"}}, {}),
     ({f"{MCP}.seed": 3, f"{MCP}.sampling_seed_key": None}, {f"{MCP}.seed": "is 3, and requests have no seed"}),
     ({MODULES: "mine"}, {MODULES: "does not name mcp_rollout.rollout.verl.trainer"}),
@@ -85,16 +89,19 @@ RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
 
 ENVIRONMENTS: list[tuple[str, dict[str, object], dict[str, str]]] = [
     (PLAIN, {}, {}),
-    (PLAIN, {**V0, **strategy("tree")}, {f"{MCP}.strategy.use": "warned"}),
-    (PLAIN, {**V0, **strategy("compact")}, {f"{MCP}.strategy.use": "several training samples of one"}),
+    (PLAIN, {**V0, **strategy("tree")}, {f"{ENVIRONMENT}.strategy.use": "warned"}),
+    (PLAIN, {**V0, **strategy("compact")}, {f"{ENVIRONMENT}.strategy.use": "several training samples of one"}),
     (PROGRAM, V0, {"agent.use": "verl's v0 trainer takes one"}),
-    (TALKS, {**V0, **DROPS}, {f"{MCP}.thinking.context": "verl's v0 trainer takes one"}),
+    (TALKS, {**V0, **DROPS}, {f"{ENVIRONMENT}.thinking.context": "verl's v0 trainer takes one"}),
     (PLAIN, {**V0, **DROPS}, {}),  # without a further user message, nothing is dropped
-    (PLAIN, strategy("tree", roots=8), {f"{MCP}.strategy.tree.roots": "is not below the leaves"}),
+    (PLAIN, strategy("tree", roots=8), {f"{ENVIRONMENT}.strategy.tree.roots": "is not below the leaves"}),
     (PLAIN + "strategy: {use: tree, tree: {roots: 9}}", {}, {"strategy.tree.roots": "is not below the leaves"}),
     (PLAIN, strategy("tree", branch_at="entropy"), {}),
-    (PLAIN, {**strategy("tree", branch_at="entropy"), LOGPROBS: False}, {f"{MCP}.strategy.tree.branch_at": "entropy"}),
-    (PLAIN, strategy("chain") | {f"{MCP}.strategy.tree.roots": 99}, {}),
+    (
+        PLAIN,
+        {**strategy("tree", branch_at="entropy"), LOGPROBS: False},
+        {f"{ENVIRONMENT}.strategy.tree.branch_at": "entropy"},
+    ),
     (PLAIN, strategy("single_turn"), {}),
     (PLAIN, {**strategy("single_turn"), MODE: "sync"}, {MODE: "env makes several samples of a trajectory"}),
     (PLAIN, {**strategy("single_turn"), MINI_BATCH: 16}, {MINI_BATCH: "is below the rows of a batch"}),
@@ -109,7 +116,7 @@ ENVIRONMENTS: list[tuple[str, dict[str, object], dict[str, str]]] = [
     (
         PLAIN,
         {**strategy("compact"), "data.max_response_length": 7000},
-        {f"{MCP}.strategy.compact.at_tokens": "is 6144"},
+        {f"{ENVIRONMENT}.strategy.compact.at_tokens": "is 6144"},
     ),
     (SHARDS, {}, {}),
     (SHARDS, {"trainer.nnodes": 2}, {STORAGE: "pin its storage to the nodes of shards"}),

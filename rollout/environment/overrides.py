@@ -1,0 +1,53 @@
+"""Keys of an environment that a trainer's section or a command's option gives in place of those of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mcp_rollout.gateway.config.pydantic_errors import validate
+from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.environment.config import Environment
+
+_OF_THE_FILE = frozenset({"name", "parameters", "file", "servers"})
+"""What a row's name of the environment stands for; locks and worlds are compared by it."""
+
+
+def overridden(environment: Environment, given: Mapping[str, Any], *, key: str) -> Environment:
+    """Return `environment` with the keys of `given` over those of its file, validated as the file is.
+
+    Mappings are merged key by key; any other value replaces the file's, and null drops it. Where a section's `use`
+    changes, the file's other keys of that section are dropped too.
+
+    Args:
+        key: Where `given` stands, for errors.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range, or an option without an effect, as in the file.
+
+    Example:
+        `overridden(environment, {"strategy": {"use": "tree", "tree": {"roots": 4}}}, key="mcp.environment")`
+    """
+    if not given:
+        return environment
+    file = environment.file or None
+    for name in given.keys() & _OF_THE_FILE:
+        raise ConfigError("is the file's alone", file=file, key=f"{key}.{name}", remedy="change it in the file")
+    own = {name: getattr(environment, name) for name in environment.model_fields_set}
+    own |= environment.model_dump(include=set(given), exclude_unset=True, by_alias=True)
+    for name, section in given.items():
+        if isinstance(section, Mapping) and "use" in section and section["use"] != (own.get(name) or {}).get("use"):
+            own[name] = {}
+    return validate(Environment, _merged(own, given), file=file, key=key)
+
+
+def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {name: value for name, value in own.items() if given.get(name, ...) is not None}
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            inner = merged.get(name)
+            below = cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
+            merged[name] = _merged(below, cast("Mapping[str, Any]", value))
+        elif value is not None:
+            merged[name] = value
+    return merged
