@@ -162,6 +162,15 @@ class Session:
             raise HarnessError(f"{role} answered without an object", server=server, tool=tool.name, role=role)
         return replace(result, structured=structured or {})
 
+    async def send_as_recorded(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Send a call of a cassette: by the server's own name of the tool, and with the arguments exactly as given.
+
+        Raises:
+            KeyError: this session has no such tool.
+            GatewayError: the world broke.
+        """
+        return await self.send(self.all_tools[server, name], arguments)
+
     @property
     def all_tools(self) -> Mapping[tuple[str, str], ToolDefinition]:
         """By server and the server's own name: what the policy may call, now or later, and the harness's tools."""

@@ -30,6 +30,7 @@ COMMANDS = {
     "serve": "Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.",
     "run": "Evaluate: roll environments out without a trainer.",
     "compare": "Compare two runs over the rows that both played.",
+    "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",
 }
 """What `mcp-rollout --help` lists. Each command is the `app` of the module with its name in this package."""

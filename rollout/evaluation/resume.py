@@ -80,11 +80,13 @@ def compare_records(directory: Path, kept: Container[str], now: RunRecord) -> No
     # As in a record that was read: an infinite number is null there.
     sections = to_jsonable_python(now.environment, inf_nan_mode="null")
     for before in (record for name, record in read_run_records(directory).items() if name in kept):
+        # Reward and filters last, which `rescore` can change.
         for section in ("limits", "thinking", "results", "strategy", "filters", "reward"):
             for name, value in sections[section].items():
                 if before.environment.get(section, {}).get(name, value) != value:
                     problem = f"is not what it was for the traces in {directory}"
-                    remedy = "set it back, or name another --out (--engine recorded:DIR plays what is there again)"
+                    rescored = "resume what `rescore` makes of them, " if section in ("filters", "reward") else ""
+                    remedy = f"set it back, {rescored}or name another --out"
                     raise ConfigError(problem, file=sections["file"], key=f"{section}.{name}", remedy=remedy)
         if differing := dict(before.tool_digests.items() ^ now.tool_digests.items()):
             problem = f"holds traces of {sections['name']} with other tools: {', '.join(sorted(differing)[:10])}"

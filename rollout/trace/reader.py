@@ -140,7 +140,7 @@ class Traces:
         except (FileNotFoundError, TornArchive):
             self._archive = None
             self.refresh()  # archived since the entry was read
-        # Not by id alone: what is in several copies of a run has the same one.
+        # Not by id alone: a rescored copy has the same id, and another run record.
         statement = "SELECT file, place, id FROM trajectories WHERE id = ? AND run = ? AND began_at = ?"
         again = next(self.query(statement, [entry["id"], entry["run"], entry["began_at"]]), None)
         if again is None:

@@ -117,8 +117,9 @@ call SERVERS far/read
 check-env ENV
 data ENV -o rows.parquet
 run ENV --engine expert -n 1 --out runs --record cassette.jsonl
-run ENV --engine recorded:runs -n 1 --out again --replay cassette.jsonl
-compare runs again
+rescore runs ENV
+rescore runs ENV --cassette cassette.jsonl --out again
+compare runs runs-rescored
 trace ls runs
 trace show runs --row 0
 trace show runs --row 0 --json

@@ -100,18 +100,19 @@ def test_a_run_goes_on_only_with_the_settings_it_began_with(tmp_path: Path) -> N
     assert "run.json: --split: the run in this directory had 'test', not 'train'" in said
 
 
-def test_a_changed_reward_is_refused_and_counts_for_stored_trajectories_that_are_played_again(tmp_path: Path) -> None:
+def test_a_changed_reward_is_refused_until_what_is_kept_is_scored_by_it(tmp_path: Path) -> None:
     raw = yaml.safe_load((ROOT / "configs" / "environments" / "calculator.yaml").read_text())
-    made, out, again = tmp_path / "calculator.yaml", tmp_path / "out", tmp_path / "again"
+    made, out, again = tmp_path / "calculator.yaml", tmp_path / "out", tmp_path / "out-rescored"
     arguments = (made, "--engine", "expert", "-n", "2", "--resume", "--out")
     made.write_text(yaml.safe_dump(raw))
     run(made, "--engine", "expert", "-n", "1", "--out", out)
     raw["reward"]["weights"] = {"valid_calls": 1.0}
     made.write_text(yaml.safe_dump(raw))
     said = run(*arguments, out, status=2)
-    assert f"{made}: reward.weights: is not what it was for the traces in {out}" in said
-    report = run(made, "--engine", f"recorded:{out}", "-n", "1", "--out", again)
-    assert report["environments"]["calculator"]["reward_parts"]["valid_calls"] == 1.0
+    assert f"{made}: reward.weights: is not what it was for the traces in {out}" in said and "`rescore`" in said
+    assert mcp_rollout("rescore", out, made).status == 0
+    report = run(*arguments, again)
+    assert report["resumed"] == 1 and report["environments"]["calculator"]["reward_parts"]["valid_calls"] == 1.0
 
 
 def test_a_run_says_how_much_was_sampled_a_second(tmp_path: Path) -> None:
