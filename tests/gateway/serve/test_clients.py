@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from mcp import Client, MCPError
 from served import OTHER_TOKEN, TOKEN, RawClient, served, until_free
 
-from mcp_rollout import Gateway, GatewayConfig, GatewayError
-from mcp_rollout.gateway.serve.client_gateways import ClientGateways, Era
+from mcp_rollout import GatewayConfig
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
@@ -122,40 +119,3 @@ async def test_answers_of_the_server_pass_as_they_are(mini: Entries, config: Con
             with pytest.raises(MCPError) as caught:
                 await client.call_tool("die", {})
             assert caught.value.error.data["mcp-rollout/failure"]["code"] == "delivery_unknown"
-
-
-async def test_clients_share_a_start_that_fails_and_a_later_one_tries_again(
-    tmp_path: Path, mini: Entries, config: Config
-) -> None:
-    entry = mini("echo", scope="process")
-    starts, gone = tmp_path / "starts", tmp_path / "gone"
-    counted = (
-        f"import os, sys; open({str(starts)!r}, 'a').write('.'); os.path.exists({str(gone)!r}) and sys.exit(1); "
-        f"os.execv({sys.executable!r}, sys.argv[1:])"
-    )
-    entry["args"] = ["-I", "-S", "-c", counted, sys.executable, *entry["args"]]
-    failed: list[GatewayError] = []
-    async with Gateway(config(store=entry)) as gateway, anyio.create_task_group() as serving:
-        clients = ClientGateways(gateway, serving)
-
-        async def come() -> None:
-            try:
-                await clients.open(Era.HANDSHAKE)
-            except GatewayError as error:
-                failed.append(error)
-
-        async def starts_for(number: int) -> int:
-            before = len(starts.read_text())
-            async with anyio.create_task_group() as coming:
-                for _ in range(number):
-                    coming.start_soon(come)
-            return len(starts.read_text()) - before
-
-        gone.touch()
-        alone = await starts_for(1)
-        assert alone > 0 and len(failed) == 1
-        assert await starts_for(5) == alone and len(failed) == 6
-        gone.unlink()
-        await starts_for(5)
-        assert len(failed) == 6
-        serving.cancel_scope.cancel()
