@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from mcp_types import Tool
 
 from mcp_rollout.mcp_servers import bfcl
 from mcp_rollout.mcp_servers.bfcl import package
-from mcp_rollout.mcp_servers.bfcl.documents import json_schema
 from mcp_rollout.mcp_servers.bfcl.tasks import find_task, load_tasks, tasks_of
 
 pytestmark = pytest.mark.anyio
@@ -66,21 +63,6 @@ async def test_all_functions_are_tools_and_nothing_of_their_documents_is_lost() 
         assert document_type(json.loads(response)) == document["response"]
 
 
-def test_types_that_no_document_has_become_json_schema_as_well() -> None:
-    pair = {"type": "tuple", "items": {"type": "float", "description": "x"}}
-    assert json_schema({"type": "dict", "properties": {"pair": pair, "free": {"type": "any", "default": None}}}) == {
-        "type": "object",
-        "properties": {
-            "pair": {
-                "type": "array",
-                "format": "tuple",
-                "items": {"type": "number", "format": "float", "description": "x"},
-            },
-            "free": {"default": None},
-        },
-    }
-
-
 @pytest.mark.parametrize("category", package.CATEGORIES)
 def test_a_task_has_the_methods_of_its_classes_without_the_excluded_ones(category: package.Category) -> None:
     entries = {entry["id"]: entry for entry in package.task_entries(category)}
@@ -108,18 +90,6 @@ def test_variants_of_a_scenario_and_equal_worlds_are_on_one_side() -> None:
     assert {len(found) for found in sides.values()} == {1}
     counts = {split: [len(tasks_of(category, split)) for category in package.CATEGORIES] for split in ("train", "test")}
     assert counts == {"train": [152] * 4, "test": [48] * 4}
-
-
-async def test_every_listed_task_can_be_begun_by_its_name_alone(player: Any) -> None:
-    listed = [
-        item
-        for split in ("train", "test")
-        for item in (await player.harness(player.world, "tasks", split=split, limit=1000))["tasks"]
-    ]
-    assert {item["task"] for item in listed} == {f"multi_turn_base_{number}" for number in range(200)}
-    for name in ("multi_turn_base_200", "multi_turn_base_01", "base_1", "multi_turn_base_", "", "multi_turn_none_1"):
-        refused = await player.ask(player.world, "reset", task=name, seed=0)
-        assert refused.is_error and "there is no task" in refused.content[0].text
 
 
 async def call(player: Any, name: str, **arguments: Any) -> str:
@@ -196,14 +166,6 @@ async def test_functions_are_refused_until_the_user_reveals_them_with_their_sche
     assert json.loads(await call(player, "sort", file_name="final_report.pdf")).keys() == {"sorted_content"}
 
 
-def test_one_ground_truth_calls_a_function_before_it_is_revealed_and_there_it_may_be_called() -> None:
-    early = {task.name: task for task in load_tasks("miss_func") if task.allowed != task.revealed}
-    assert early.keys() == {"multi_turn_miss_func_49"}
-    task = early["multi_turn_miss_func_49"]
-    assert task.revealed == {"wc": 3, "tail": 3, "cat": 3} and task.allowed == {"wc": 3, "tail": 1, "cat": 3}
-    assert [task.may_call("tail", turn) for turn in range(3)] == [False, True, True]
-
-
 async def play_until(player: Any, task: str, user_turns: int, *, last_answer: bool = True) -> None:
     """The expert's turns up to the end of so many user turns; without the message that ends the last of them."""
     await player.begin(task, 0)
@@ -232,38 +194,3 @@ async def test_a_trajectory_that_ends_before_its_last_user_turn_fails(
     if not last_answer:  # and the turn can go on
         await player.say("Done.")
         assert (await player.score())["parts"] == {"user_turns": user_turns / 4}
-
-
-async def test_user_turns_without_a_ground_truth_do_not_count_in_the_share(player: Any) -> None:
-    task = next(task for task in load_tasks("miss_param") if not task.ground_truth[0])
-    judged = sum(bool(calls) for calls in task.ground_truth)
-    await play_until(player, task.name, 1)
-    assert (await player.score())["parts"] == {"user_turns": 0.0}
-    await play_until(player, task.name, 2)
-    assert (await player.score())["parts"] == {"user_turns": 1 / judged}
-
-
-async def test_a_call_of_an_unknown_function_is_no_silence(player: Any) -> None:
-    """The package executes such a call, with an error, so its user turn is not empty; no server ever gets it."""
-    task = "multi_turn_base_0"
-    for name, share in (("", 0.25), ("no_such_function", 0.5)):
-        await player.begin(task, 0)
-        player.replies = 0
-        script = (await player.harness(player.world, "expert", task=task, seed=0))["turns"]
-        # The calls of two user turns in the first one: nothing is left to do in the second.
-        calls = [made for turn in script[:4] for made in turn.get("calls", [])]
-        for made in calls:
-            await player.call(made["name"], **made["arguments"])
-        await player.say("one")
-        if name:
-            unknown = {"type": "function", "function": {"name": name, "arguments": {}}}
-            player.messages.append({"role": "assistant", "content": "", "tool_calls": [unknown]})
-        await player.say("two")
-        assert (await player.score())["parts"] == {"user_turns": share}
-
-
-def test_without_the_package_an_import_says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['bfcl_eval'] = None; import mcp_rollout.mcp_servers.bfcl"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "pip install --no-deps bfcl-eval==2026.3.23 mpmath==1.3.0" in done.stderr.splitlines()[-1]

@@ -158,23 +158,3 @@ def test_a_tool_may_be_changed_or_removed_while_it_is_served() -> None:
     assert anyio.run(said).structured == {"result": 2}
     server.remove_tool("number")
     assert anyio.run(said) is None
-
-
-def test_a_server_that_calls_its_tools_in_its_own_way_is_left_to_do_so() -> None:
-    class Counting(MCPServer):
-        async def call_tool(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> Any:
-            return await super().call_tool(name, arguments, context)
-
-    async def nothing() -> None: ...
-
-    def add_to(server: MCPServer) -> MCPServer:
-        server.add_tool(nothing, name="any")
-        return server
-
-    counting, replaced, stock = (add_to(server) for server in (Counting("a"), MCPServer("b"), MCPServer("c")))
-    replaced.call_tool = counting.call_tool
-    assert DirectTools(counting).get("any", handler(counting)) is None
-    assert DirectTools(replaced).get("any", handler(replaced)) is None
-    tools = DirectTools(stock)
-    assert tools.get("any", handler(counting)) is None
-    assert tools.get("any", handler(stock)) is not None

@@ -5,9 +5,7 @@ With the third-party server that does the work it is played in test_every_enviro
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -16,13 +14,11 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_rollout.mcp_servers import filesystem_ops
-from mcp_rollout.mcp_servers.filesystem_ops.tasks import TASKS, Assignment, expert, make_assignment, score
-from mcp_rollout.mcp_servers.filesystem_ops.tree import Tree, lay_out, read, same
+from mcp_rollout.mcp_servers.filesystem_ops.tasks import TASKS, Assignment, make_assignment, score
+from mcp_rollout.mcp_servers.filesystem_ops.tree import Tree, lay_out, read
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -54,16 +50,6 @@ def test_part_of_the_work_earns_its_part_and_a_move_is_one_item():
     old, new = next(iter(made.jobs[0].moves.items()))
     now = {new if path == old else path: text for path, text in made.before.items()}
     assert score(made, now).score == pytest.approx(1 / len(made.jobs[0].moves))
-
-
-@pytest.mark.parametrize("words", ["Rename", "Move all reports", "sort the letters", "retire to"])
-def test_half_a_move_earns_nothing(words: str):
-    """A copy that leaves the original, a removal, and a move to a wrong name."""
-    made = single(words)
-    moves = made.jobs[0].moves
-    assert score(made, made.before | made.goal).score == 0.0
-    assert score(made, {path: text for path, text in made.before.items() if path not in moves}).score == 0.0
-    assert score(made, {f"wrong/{path}" if path in moves else path: t for path, t in made.before.items()}).score == 0.0
 
 
 def single(words: str) -> Assignment:
@@ -106,11 +92,6 @@ def edited_all(tree: Tree, words: str) -> Tree:
     return {path: re.sub(rf"(?m)^{key} = \d+$", f"{key} = {value}", text) for path, text in tree.items()}
 
 
-def test_a_tree_that_is_written_anew_everywhere_earns_nothing():
-    everything = dict.fromkeys(ASSIGNMENT.before | ASSIGNMENT.goal, "the same text for all")
-    assert score(ASSIGNMENT, everything).score == 0.0
-
-
 async def test_quoting_what_tools_said_earns_nothing(players_of: Seats, place: Path):
     async with players_of(filesystem_ops.create_server(place)) as player:
         one = player("a")
@@ -118,11 +99,6 @@ async def test_quoting_what_tools_said_earns_nothing(players_of: Seats, place: P
         one.messages.append({"role": "tool", "content": "Successfully moved everything"})
         await one.say("\n".join(ASSIGNMENT.goal.values()))
         assert (await one.score())["score"] == 0.0
-
-
-def test_line_ends_and_space_at_the_end_do_not_matter_and_all_else_does():
-    assert same("a\nb\n", "a\r\nb") and same(None, None) and same("", "\n")
-    assert not same("a", "A") and not same("a\n\nb", "a\nb") and not same(None, "")
 
 
 def test_links_are_neither_followed_nor_files(place: Path, tmp_path: Path):
@@ -144,16 +120,6 @@ async def test_a_directory_with_something_in_it_is_never_overwritten(players_of:
     assert read(place) == {"thesis.txt": "two years of work"}
 
 
-async def test_a_release_empties_the_directory_and_another_reset_fills_it(players_of: Seats, place: Path):
-    async with players_of(filesystem_ops.create_server(place)) as player:
-        for trajectory in ("a", "b"):
-            one = player(trajectory)
-            await one.begin(TASK, SEED)
-            (place / "more").mkdir()
-            await one.harness(one.world, "release")
-            assert not os.listdir(place)
-
-
 async def test_two_trajectories_cannot_share_the_directory(players_of: Seats, error_of: ErrorOf, place: Path):
     async with players_of(filesystem_ops.create_server(place)) as player:
         await player("a").begin(TASK, SEED)
@@ -170,38 +136,3 @@ def test_directories_deeper_than_pythons_stack_are_read_and_cleared(place: Path)
     assert list(read(place).items()) == [("b.txt", "b"), (f"{path}/c.txt", "c")]
     lay_out(place, {"d.txt": "d"})
     assert [entry.name for entry in place.iterdir()] == ["d.txt"]
-
-
-@pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.full)])
-async def test_resets_leave_what_the_last_one_laid_out(players_of: Seats, place: Path, rounds: int):
-    async with players_of(filesystem_ops.create_server(place)) as player:
-        one = player("a")
-        for seed in range(rounds):
-            await one.begin(TASK, seed)
-        assert read(place) == make_assignment(TASK, rounds - 1).before
-        shutil.rmtree(place / "reports")
-        await one.begin(TASK, SEED)
-        assert read(place) == ASSIGNMENT.before
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from([*TASKS.names("train")[:30], *TASKS.names("test")[:30]]), st.integers())
-def test_any_seed_makes_a_task_whose_expert_reads_before_it_changes(task: str, seed: int):
-    made = make_assignment(task, seed)
-    assert made.before != made.goal and score(made, made.goal).score == 1.0 and score(made, made.before).score == 0.0
-    assert 1 <= len(made.jobs) <= 3
-    there = set(made.before)
-    for turn in expert(made).turns:
-        for call in turn.calls or ():
-            match call.name:
-                case "read_multiple_files":
-                    assert set(call.arguments["paths"]) <= there
-                case "move_file":
-                    there.remove(call.arguments["source"])
-                    assert call.arguments["destination"] not in there
-                    there.add(call.arguments["destination"])
-                case "write_file":
-                    there.add(call.arguments["path"])
-                case _:
-                    pass
-    assert there == set(made.goal) and len(expert(made).turns) <= 20

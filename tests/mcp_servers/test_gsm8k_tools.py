@@ -7,13 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mcp_types import CallToolResult
 
 from mcp_rollout.mcp_servers import gsm8k_tools
-from mcp_rollout.mcp_servers.calculator.arithmetic import answer_in, evaluate, results_within
-from mcp_rollout.mcp_servers.gsm8k_tools.server import TASKS, Attempts, problem
+from mcp_rollout.mcp_servers.calculator.arithmetic import answer_in
+from mcp_rollout.mcp_servers.gsm8k_tools.server import TASKS, problem
 
 pytestmark = pytest.mark.anyio
 Seats = Callable[..., AbstractAsyncContextManager[Callable[[str], Any]]]
@@ -46,17 +44,6 @@ async def test_the_user_leaves_after_the_last_attempt_and_a_right_answer_then_is
         refused = await one.ask(one.world, "reply", seq=3, message=f"Answer: {PROBLEM.answer}")
         assert "the conversation was over after reply 2" in error_of(refused)
         assert (await one.score())["score"] == 0.0
-
-
-async def test_a_repeated_attempt_gets_the_same_reply_and_cannot_be_corrected(players_of: Seats, error_of: ErrorOf):
-    async with players_of(gsm8k_tools.create_server()) as player:
-        one = player("a")
-        await one.begin(TASK, 3)
-        first = await one.say("Answer: 1")
-        again = await one.harness(one.world, "reply", seq=1, message=f"Answer: {PROBLEM.answer}")
-        assert again == first and (await one.score())["score"] == 0.0
-        jump = await one.ask(one.world, "reply", seq=3, message="Answer: 2")
-        assert "reply 3 is out of order" in error_of(jump)
 
 
 @pytest.mark.parametrize(
@@ -98,34 +85,3 @@ async def test_steps_count_inside_one_expression_and_numbers_alone_do_not(player
         assert (await one.score())["parts"]["steps"] == 0.0
         await one.call("calculate", expression=f"({PROBLEM.story.steps[0].expression}) * 1000")
         assert (await one.score())["parts"]["steps"] == pytest.approx(1 / needed)
-
-
-async def test_calculating_everything_there_is_does_not_pay(players_of: Seats):
-    async with players_of(gsm8k_tools.create_server()) as player:
-        one = player("a")
-        await one.begin(TASK, 3)
-        for number in range(1000):
-            await one.call("calculate", expression=f"{number} + 0")
-        assert (await one.score())["score"] < 0.01
-
-
-async def test_what_is_no_arithmetic_is_refused_and_a_trajectory_needs_a_task(players_of: Seats, error_of: ErrorOf):
-    async with players_of(gsm8k_tools.create_server()) as player:
-        one = player("a")
-        assert "call reset first" in error_of(await one.ask(one.world, "calculate", expression="1 + 1"))
-        assert "no task" in error_of(await one.ask(one.world, "reset", task="gsm8k-train-9999", seed=0))
-        await one.begin(TASK, 3)
-        assert "only numbers" in error_of(await one.call("calculate", expression="__import__('os')"))
-        assert "division by zero" in error_of(await one.call("calculate", expression="1 / (2 - 2)"))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from([*TASKS.names("train"), *TASKS.names("test")]), st.integers())
-def test_any_seed_makes_a_problem_whose_steps_lead_to_a_positive_answer(task: str, seed: int):
-    made = problem(task, seed)
-    assert 2 <= len(made.story.steps) <= 5 and made.answer > 0
-    assert all(evaluate(step.expression) == step.value for step in made.story.steps)
-    calculated = set().union(*(results_within(step.expression) for step in made.story.steps))
-    attempts = Attempts(problem=made, calculated=calculated)
-    attempts.reply(f"Answer: {made.answer}")
-    assert attempts.score().score == pytest.approx(1.0)

@@ -24,7 +24,6 @@ from mcp_rollout.mcp_servers.kit import (
     Split,
     TaskItem,
     ToolError,
-    tool_result,
 )
 
 pytestmark = pytest.mark.anyio
@@ -192,21 +191,6 @@ async def test_a_restored_world_counts_on_and_goes_on_from_where_it_was(error_of
         assert (await answer(client, "elicit", seq=2, message="?"))["content"] == {"coins": coins - 2}
 
 
-async def test_a_conversation_that_was_over_goes_on_in_a_restored_world(error_of: ErrorOf) -> None:
-    server = MCPServer("pots", log_level="WARNING")
-    pots(server)
-    async with Client(server) as client:
-        await answer(client, "reset", task="x", seed=3)
-        state = (await answer(client, "snapshot"))["state"]
-        await answer(client, "take", coins=coins_of(await answer(client, "start")) - 3)
-        last = await answer(client, "reply", seq=1, message="Hm")
-        assert last["done"] is True
-        assert "was over after reply 1" in error_of(await ask(client, "reply", seq=2, message="Hm"))
-        await answer(client, "restore", state=state)
-        assert (await answer(client, "reply", seq=2, message="Hm"))["done"] is False
-        assert await answer(client, "reply", seq=1, message="Hm") == last
-
-
 async def test_no_room_and_no_such_task_are_told_and_leave_nothing_behind(error_of: ErrorOf) -> None:
     server = MCPServer("pots", log_level="WARNING")
     harness, _ = pots(server, max_trajectories=1)
@@ -236,10 +220,3 @@ async def test_an_exception_in_a_function_is_told_with_its_type_and_place(error_
         await answer(client, "reset", task="x", seed=0)
         told = error_of(await ask(client, "score", messages=[]))
         assert "ZeroDivisionError: " in told and "(test_kit.py, line " in told
-
-
-def test_one_volatile_path_is_given_in_a_list() -> None:
-    """Each letter of a text would be a path."""
-    with pytest.raises(TypeError, match=r"give a list of paths, as in volatile=\['stat.mtime'\]"):
-        tool_result("{}", volatile="stat.mtime")
-    assert tool_result("{}", volatile=["stat.mtime"]).meta == {"mcp-rollout/volatile": ["stat.mtime"]}

@@ -112,20 +112,6 @@ async def test_what_is_too_long_or_ends_the_connection_is_named(sent: bytes, pro
         await session.socket.close()
 
 
-async def test_what_is_no_websocket_is_refused() -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 404 Not Found\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        address = Address(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s=20, ping_s=20)
-        with pytest.raises(ToolError, match=r"no OpenEnv server: .*404"):
-            await address.open()
-    with pytest.raises(ToolError, match=r"no OpenEnv server: ws://127\.0\.0\.1"):
-        await address.open()
-
-
 async def test_an_answer_that_comes_too_late_is_never_taken_for_the_next_one() -> None:
     answers = {"reset": {"type": "error", "data": {"code": "EXECUTION_ERROR", "message": "no"}}}
 
@@ -182,19 +168,6 @@ async def test_a_full_server_is_named_with_its_capacity() -> None:
         await session.socket.close()
 
 
-async def test_malformed_tools_are_refused() -> None:
-    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read(reader)
-        writer.write(frame(1, json.dumps({"data": {"result": {"tools": [{"name": 3}]}}}).encode()))
-        await reader.read()
-
-    async with served(server) as url:
-        session = await Address(url=url, timeout_s=20, ping_s=20).open()
-        with pytest.raises(ToolError, match=r"the session is lost: data\.result\.tools\.0\.name: "):
-            await session.tools()
-        await session.aclose()
-
-
 def answering(*answers: Any) -> Play:
     """Gives the answers in order, each an object's `data` or the bytes of a frame, and then breaks off."""
 
@@ -247,19 +220,6 @@ async def test_done_without_a_reward_ends_the_trajectory_and_a_reward_may_be_a_b
     trace = await played(answering(OPENED, {"reward": True}, {"done": True}), tmp_path)
     assert trace.stop_reason is StopReason.WORLD_DONE and len(trace.turns) == 2
     assert [call.reward for turn in trace.turns for call in turn.tools] == [1.0, None]
-
-
-async def test_a_tool_of_the_environment_may_have_the_name_of_a_harness_tool(tmp_path: Path) -> None:
-    result = {"content": [{"type": "text", "text": "Noted."}], "is_error": False}
-    step = {"observation": {"tool_name": "start", "result": result}, "reward": 1, "done": True}
-    trace = await played(answering(OPENED, step), tmp_path, tool="start")
-    assert trace.stop_reason is StopReason.WORLD_DONE
-    assert [(call.text, call.reward) for turn in trace.turns for call in turn.tools] == [("Noted.", 1.0)]
-    names = {"start", "reply", "release", "tasks"}
-    offer = Offer([Tool(name=name, input_schema={"type": "object"}) for name in names], are_mcp=True, most=None)
-    listed = await create_server(Address(url="http://127.0.0.1:1", timeout_s=1, ping_s=1), offer).list_tools()
-    assert {tool.name for tool in listed if not tool.meta} == names
-    assert {tool.meta["mcp-rollout/role"] for tool in listed if tool.meta} == {"reset", *names}
 
 
 @pytest.mark.parametrize(

@@ -83,16 +83,6 @@ def refusal(result: CallToolResult) -> str:
 
 
 @everyone
-async def test_a_user_begins_the_same_when_asked_again_and_offers_the_policy_nothing(kind: Kind) -> None:
-    async with kind() as server, Client(server) as client:
-        roles = [(tool.meta or {}).get("mcp-rollout/role") for tool in (await client.list_tools()).tools]
-        assert sorted(map(str, roles)) == ["elicit", "release", "reply", "reset", "start"]
-        await answer(client, "reset", task="x", seed=1)
-        assert [await answer(client, "start") for _ in range(2)] == [{"message": "Tea, please."}] * 2
-        assert await answer(client, "elicit", seq=1, message="Sugar?") == {"action": "decline"}
-
-
-@everyone
 async def test_each_turn_is_taken_once_however_often_and_by_how_many_it_is_asked_for(kind: Kind) -> None:
     async with kind() as server, Client(server) as client:
         await answer(client, "reset", task="x", seed=1)
@@ -204,43 +194,6 @@ async def test_the_model_ends_the_conversation_by_its_mark_or_when_patience_does
     assert stuck[-1]["message"] == PERSONA.gives_up
     assert (await conversation(Model(), *["on", "and on"] * 2))[-1]["done"]  # max_replies
     assert await conversation(Model(), "hm</think> yes") == [{"message": "HM< /THINK> YES", "done": False}]
-
-
-async def test_a_model_that_says_its_mark_alone_has_taken_its_turn() -> None:
-    """The user is at a loss, in words that the agent hears and the model remembers; the trajectory goes on."""
-    model = Model()
-    assert [reply["message"] for reply in await conversation(model, "[stuck]", "Tea?", "[stuck]", "[stuck]")] == [
-        PERSONA.at_a_loss,
-        "TEA?",
-        PERSONA.at_a_loss,
-        PERSONA.gives_up,
-    ]
-    told = [message["content"] for message in model.requests[1]["messages"]]
-    assert told[-3:] == ["[stuck]", f"{PERSONA.at_a_loss} [STUCK]", "Tea?"]
-
-
-async def test_a_conversation_that_repeats_itself_word_for_word_ends_when_patience_does() -> None:
-    """Seen of SmolLM2-135M with an agent that was silent: one sentence twenty times, and no mark."""
-    looped = await conversation(Model(), "", "", "")
-    assert [reply["message"] for reply in looped] == ["(NOTHING)", "(NOTHING)", PERSONA.gives_up]
-    assert [reply["done"] for reply in looped] == [False, False, True]
-    agreed = await conversation(Model(), "Black?", "Green?", "Green?", "Black?")
-    assert [reply["message"] for reply in agreed[:3]] == ["BLACK?", "GREEN?", "GREEN?"]
-
-
-async def test_a_model_that_begins_with_nothing_has_not_begun() -> None:
-    said = ["[STUCK]", "Tea, please."]
-
-    class Late:
-        async def complete(self, messages: Any, *, seed: int) -> str:
-            assert len(messages) == 2
-            return said.pop(0)
-
-    persona = PERSONA.model_copy(update={"opening": None})
-    async with Client(simulator(lambda task, seed: ModelledUser(persona, Late(), task=task, seed=seed))) as client:
-        await answer(client, "reset", task="x", seed=1)
-        assert "began with nothing" in refusal(await ask(client, "start"))
-        assert (await answer(client, "start"))["message"] == "Tea, please."
 
 
 async def test_a_model_that_is_away_costs_the_turn_and_not_the_conversation() -> None:

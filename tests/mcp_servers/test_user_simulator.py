@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from mcp import Client
 from mcp_types import CallToolResult
@@ -72,58 +71,6 @@ async def test_the_user_reveals_one_thing_after_the_other_and_leaves_content():
         assert await reply(client, 2, "With milk?") == {"message": "No milk. Thanks!", "done": True}
 
 
-async def test_a_repeated_number_gets_the_same_answer_and_moves_nothing():
-    async with Client(create_server(tea)) as client:
-        await ask(client, "reset", task="tea", seed=1)
-        first = await reply(client, 1, "Would tea do?")
-        assert await reply(client, 1, "Would tea do?") == first
-        assert await reply(client, 1, "milk") == first
-        assert (await reply(client, 2, "milk"))["done"] is True
-        assert await reply(client, 1, "anything") == first
-
-
-async def test_duplicates_in_flight_together_advance_the_user_once():
-    answers: list[dict[str, Any]] = []
-    async with Client(create_server(tea)) as client:
-        await ask(client, "reset", task="tea", seed=1)
-
-        async def duplicate() -> None:
-            answers.append(await reply(client, 1, "Hello"))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(8):
-                group.start_soon(duplicate)
-        assert answers == [{"message": "Hm?", "done": False}] * 8
-        assert (await reply(client, 2, "Hello"))["message"] == "Still thirsty."
-
-
-async def test_a_jump_and_a_reply_after_the_end_are_refused(error_of: ErrorOf):
-    async with Client(create_server(tea)) as client:
-        await ask(client, "reset", task="tea", seed=1)
-        for seq in (0, -1, 2, 7):
-            assert "the next one is 1" in error_of(await ask(client, "reply", seq=seq, message="Tea?"))
-        await reply(client, 1, "tea?")
-        await reply(client, 2, "milk")
-        assert "the conversation was over after reply 2" in error_of(await ask(client, "reply", seq=3, message="Wait!"))
-
-
-async def test_conversations_are_apart_and_end_with_release(error_of: ErrorOf):
-    async with Client(create_server(tea)) as client:
-        for name in ("a", "b"):
-            await ask(client, "reset", name, task="tea", seed=1)
-        await reply(client, 1, "tea?", "a")
-        assert (await reply(client, 1, "tea", "b"))["message"] == "Hm?"
-        await ask(client, "release", "a")
-        assert "was released" in error_of(await ask(client, "reply", "a", seq=2, message="milk"))
-        assert (await reply(client, 2, "tea?", "b"))["message"] == "Yes, green tea."
-
-
-async def test_nobody_is_there_before_reset_and_for_unknown_tasks(error_of: ErrorOf):
-    async with Client(create_server(tea)) as client:
-        assert "call reset first" in error_of(await ask(client, "start"))
-        assert "no scenario for 'soup'" in error_of(await ask(client, "reset", task="soup", seed=1))
-
-
 def test_an_unhelpful_agent_is_left_when_patience_ends():
     user = ScriptedUser(TEA)
     said = [user.reply(message) for message in ("Hello", "Coffee?", "Hm")]
@@ -132,15 +79,6 @@ def test_an_unhelpful_agent_is_left_when_patience_ends():
         ("No coffee for me.", False),
         ("I am going elsewhere.", True),
     ]
-
-
-def test_a_scenario_that_goes_in_circles_ends_at_max_replies():
-    circle = {
-        "a": Step(cues=(Cue(when=("x",), says="b", to="b"),), otherwise=("?",)),
-        "b": Step(cues=(Cue(when=("x",), says="a", to="a"),), otherwise=("?",)),
-    }
-    user = ScriptedUser(Scenario(opening="Round!", first="a", steps=circle, max_replies=6))
-    assert [user.reply("x").done for _ in range(6)] == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize(

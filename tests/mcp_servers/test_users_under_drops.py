@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import anyio.lowlevel
 import pytest
 from dropping import Relay, dropping
 from programs import listening_program
-from serving import Model, listening
 
 from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
 from mcp_rollout.gateway.errors import CallTimeout, DeliveryUnknown, ProtocolError, ServerUnavailable
@@ -30,36 +28,18 @@ SIZES = [16, pytest.param(512, marks=[pytest.mark.full, pytest.mark.timeout(900)
 BROKEN = (DeliveryUnknown, ServerUnavailable, ProtocolError, CallTimeout)
 
 
-def files(directory: Path) -> dict[str, list[str]]:
-    """The command lines of users who count their turns."""
+@asynccontextmanager
+async def user_who_counts(directory: Path) -> AsyncIterator[int]:
+    """The port of a scripted user who counts their turns, which runs as a program."""
     names = [str(turn) for turn in range(1, TURNS + 1)]
     steps = {
         name: {"cues": [{"when": ["[^z]"], "says": f"turn {name}", "to": after}], "otherwise": ["?"]}
         for name, after in zip(names, [*names[1:], "end"], strict=True)
     }
-    (directory / "scenarios.json").write_text(json.dumps({"*": {"opening": "Hello.", "first": "1", "steps": steps}}))
-    persona = {"persona": "p", "goal": "g", "opening": "Hello.", "max_replies": TURNS + 1}
-    (directory / "personas.json").write_text(json.dumps({"*": persona}))
-    return {
-        "scripted": [
-            "mcp_rollout.mcp_servers.user_simulator",
-            "scripted",
-            "--scenarios",
-            str(directory / "scenarios.json"),
-        ],
-        "model": [
-            "mcp_rollout.mcp_servers.user_simulator",
-            "model",
-            *("--personas", str(directory / "personas.json"), "--timeout-s", "300"),
-        ],
-    }
-
-
-@asynccontextmanager
-async def program(arguments: list[str], env: dict[str, str]) -> AsyncIterator[int]:
-    """The port of a server that runs as a program."""
-    command = [sys.executable, "-m", *arguments, "--http"]
-    async with listening_program(lambda port: [*command, f"127.0.0.1:{port}"], env=env) as port:
+    path = directory / "scenarios.json"
+    path.write_text(json.dumps({"*": {"opening": "Hello.", "first": "1", "steps": steps}}))
+    arguments = ["mcp_rollout.mcp_servers.user_simulator", "scripted", "--scenarios", str(path), "--http"]
+    async with listening_program(lambda port: [sys.executable, "-m", *arguments, f"127.0.0.1:{port}"]) as port:
         yield port
 
 
@@ -73,12 +53,12 @@ async def insist(session: Session, role: Role, arguments: dict[str, Any]) -> Any
     raise AssertionError(f"{role} was never answered")
 
 
-async def converse(gateway: Gateway, number: int, task: str, says: list[str], *, twice: bool) -> list[str]:
+async def converse(gateway: Gateway, number: int, *, twice: bool) -> list[str]:
     """The user's answers to what one agent says, each asked for twice at once where `twice`."""
     async with gateway.lease(trajectory=f"t{number}", task=None, seed=number) as session:
-        await insist(session, Role.RESET, {"task": task, "seed": number})
+        await insist(session, Role.RESET, {"task": "any", "seed": number})
         heard: list[str] = []
-        for seq, message in enumerate(says, 1):
+        for seq, message in enumerate(COUNTED, 1):
             arguments = {"seq": seq, "message": message}
             got: list[Any] = []
 
@@ -93,9 +73,7 @@ async def converse(gateway: Gateway, number: int, task: str, says: list[str], *,
         return heard
 
 
-async def crowd(
-    relay: Relay, conversations: int, *, task: str = "any", says: list[str] = COUNTED, hears: list[str] = COUNTED
-) -> None:
+async def crowd(relay: Relay, conversations: int) -> None:
     entry = {"url": f"{relay.url}/mcp", "required": True, "start_timeout_s": 60, "call_timeout_s": 300}
     config = GatewayConfig.model_validate({"servers": {"user": entry}, "max_sessions": conversations})
     heard: dict[int, list[str]] = {}
@@ -103,13 +81,13 @@ async def crowd(
 
         async def one(number: int) -> None:
             try:
-                heard[number] = await converse(gateway, number, task, says, twice=number % 4 == 0)
+                heard[number] = await converse(gateway, number, twice=number % 4 == 0)
             except GatewayError as error:  # the release at the end may be dropped twice: nothing depends on it any more
                 assert number in heard, error
 
         for number in range(conversations):
             tasks.start_soon(one, number)
-    assert {number: said for number, said in heard.items() if said != hears} == {}
+    assert {number: said for number, said in heard.items() if said != COUNTED} == {}
     assert len(heard) == conversations
     assert relay.dropped_on_the_way > 0 and relay.dropped_on_the_way_back > 0
 
@@ -133,28 +111,5 @@ async def started(config: GatewayConfig) -> AsyncIterator[Gateway]:
 
 @pytest.mark.parametrize("conversations", SIZES)
 async def test_no_turn_of_a_scripted_user_is_skipped_or_doubled(conversations: int, tmp_path: Path) -> None:
-    async with program(files(tmp_path)["scripted"], {}) as port, dropping(port, share=0.03, seed=1) as relay:
+    async with user_who_counts(tmp_path) as port, dropping(port, share=0.03, seed=1) as relay:
         await crowd(relay, conversations)
-
-
-@pytest.mark.parametrize("conversations", SIZES)
-async def test_no_attempt_at_a_word_problem_is_skipped_or_doubled(conversations: int) -> None:
-    """An environment that plays its user itself: each wrong answer is counted once."""
-    tries = ["3 more tries", "2 more tries", "one more try"]
-    hears = [f"that is not right. you have {left}: go through the steps again." for left in tries]
-    hears += ["that is not right. let us leave it at that."]
-    attempts = ["mcp_rollout.mcp_servers.gsm8k_tools", "--attempts", str(TURNS)]
-    async with program(attempts, {}) as port, dropping(port, share=0.03, seed=3) as relay:
-        wrong = [f"Answer: -{seq}" for seq in range(1, TURNS + 1)]
-        await crowd(relay, conversations, task="gsm8k-test-0000", says=wrong, hears=hears)
-
-
-@pytest.mark.parametrize("conversations", SIZES)
-async def test_a_model_is_asked_once_for_each_turn_of_a_crowd(conversations: int, tmp_path: Path) -> None:
-    model = Model()
-    async with listening(model.app) as url:
-        env = {"USER_MODEL_URL": f"{url}/v1", "USER_MODEL": "m"}
-        async with program(files(tmp_path)["model"], env) as port, dropping(port, share=0.03, seed=2) as relay:
-            await crowd(relay, conversations)
-    turns = Counter(request["seed"] for request in model.requests)
-    assert len(model.requests) == conversations * TURNS and set(turns.values()) == {1}

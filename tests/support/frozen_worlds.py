@@ -36,7 +36,7 @@ class Book:
     counts: Counter[str] = field(default_factory=Counter[str])
     """Calls so far, by trajectory."""
     worlds: dict[str, int] = field(default_factory=dict[str, int])
-    """By trajectory, 0 for the first two samples, which are the roots of a tree; 1 for all others and their attempts."""
+    """By trajectory, 0 for the first two samples, which are the roots of a tree; all others have 1."""
     breaks: dict[str, Any] = field(default_factory=dict[str, Any])
     """How this world breaks, by role or tool."""
 

@@ -96,18 +96,6 @@ class NeverEnough:
                 continue
 
 
-class Insists(Plain):
-    """Makes the same mistake for ever."""
-
-    async def play(self, turns: Turns) -> None:
-        await turns.generate()
-        while True:
-            try:
-                await turns.generate()
-            except Exception:
-                continue
-
-
 class OnceMore:
     """Catches the end, tries again, and gives up."""
 
@@ -140,16 +128,6 @@ class Stubborn:
                 pass
 
 
-class Shielded:
-    """Waits for ever where no cancel scope reaches it."""
-
-    async def play(self, turns: Turns) -> None:
-        await turns.generate()
-        WAITING.append(self)
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep_forever()
-
-
 class Swallows:
     """Catches the cancellation once, and returns."""
 
@@ -161,16 +139,6 @@ class Swallows:
             await anyio.sleep_forever()
         except asyncio.CancelledError:
             return
-
-
-@dataclass(frozen=True)
-class Unchangeable(Exception):
-    """An error of which not even the traceback can be set."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 @dataclass
@@ -194,8 +162,6 @@ class Raises:
                 raise EngineError("the engine broke, says the agent")
             case "cancelled":
                 raise asyncio.CancelledError
-            case "frozen":
-                raise Unchangeable("the answer has no number")
             case _:
                 sys.exit(3)
 
@@ -259,25 +225,3 @@ class Misuses:
             await turns.say("")
         if self.how == "say half":
             await turns.say("\ud83d")
-
-
-class ImpatientAsker:
-    """Gives the user no time, and goes on as if it had answered."""
-
-    async def play(self, turns: Turns) -> None:
-        await turns.generate()
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await turns.ask_user()
-        await turns.say("Never mind the user.")
-        await turns.generate()
-
-
-class Impatient:
-    """Gives the first calls no time, and goes on with what the policy reads then."""
-
-    async def play(self, turns: Turns) -> None:
-        await turns.generate()
-        with anyio.move_on_after(0.2):
-            await turns.call_tools()
-        await Plain().play(turns)

@@ -8,7 +8,6 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -370,13 +369,6 @@ async def checkpointing(offered: Offered) -> None:
         await talk.turn()
 
 
-async def toolless(offered: Offered) -> None:
-    """Begins before it has the world's tools."""
-    async with conversing(offered) as talk:
-        own = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
-        SEEN.append((await talk.post(tools=[own])).json())
-
-
 async def raising(offered: Offered) -> None:
     async with conversing(offered) as talk:
         await talk.turn()
@@ -405,23 +397,6 @@ async def free_calls(offered: Offered) -> None:
         await talk.act(message)
         SEEN.append((await talk.world.call_tool("reset", {"task": "t", "seed": 1})).content[0].text)
         await talk.turn()
-
-
-async def disconnecting(offered: Offered) -> None:
-    """Gives each request up while it is sampled, and sends it again."""
-    async with conversing(offered) as talk:
-        while True:
-            GATES.update(begun=anyio.Event(), seen=anyio.Event())
-            body = {"model": "policy", "messages": talk.messages, "tools": talk.tools, "stream": False}
-            with anyio.fail_after(30):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(partial(talk.http.post, f"{offered.model_url}/chat/completions", json=body))
-                    await GATES["begun"].wait()
-                    tasks.cancel_scope.cancel()
-            GATES["seen"].set()
-            if not (message := await talk.turn()).get("tool_calls"):
-                return
-            await talk.act(message)
 
 
 GATES: dict[str, anyio.Event] = {}

@@ -56,28 +56,6 @@ def test_options_of_a_strategy_that_is_not_used_are_refused(strategy: str, key: 
     assert f"the strategy is {used}" in fault.problem and f"add use: {key}" in fault.remedy
 
 
-def test_an_unknown_strategy_with_options_of_another_is_one_fault(tmp_path: Path) -> None:
-    write(tmp_path / "own.yaml")
-    (tmp_path / "own.yaml").write_text((tmp_path / "own.yaml").read_text() + "strategy: {use: tre, tree: {roots: 3}}\n")
-    with pytest.raises(ConfigError) as caught:
-        load_environment("own", tmp_path)
-    assert [fault.key for fault in faults_of(caught.value)] == ["strategy.use"]
-
-
-def test_a_file_of_tasks_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "own.yaml")
-    (tmp_path / "own.yaml").write_text((tmp_path / "own.yaml").read_text() + "file: tasks.jsonl\n")
-    with pytest.raises(ConfigError, match=r"own.yaml: file: unknown key 'file' \(a file of tasks is tasks: \{file"):
-        load_environment("own", tmp_path)
-
-
-@pytest.mark.parametrize("strategy", ["tree", "{use: tree}", "{tree: {roots: 3}, use: tree}", "{use: single_turn}"])
-def test_options_of_the_strategy_that_is_used_are_accepted(strategy: str, tmp_path: Path) -> None:
-    write(tmp_path / "own.yaml")
-    (tmp_path / "own.yaml").write_text((tmp_path / "own.yaml").read_text() + f"strategy: {strategy}\n")
-    assert load_environment("own", tmp_path).strategy.use in strategy
-
-
 WRONG = """
 servers:
   echo: {command: x, comand: y}

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 from worlds import environment, opened
 
 from mcp_rollout import ConfigError
-from mcp_rollout.gateway.errors import faults_of
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.rows import environment_tasks
 
@@ -36,18 +35,6 @@ def tasks(split: str, limit: int) -> dict[str, Any]:
     return {"tasks": [{"task": "sell", "seed": 3, "prompt": "A plum."}]}
 
 
-@PROMPTLESS.tool(name="tasks", meta={"mcp-rollout/role": "tasks"})
-def without_prompts(split: str, limit: int) -> dict[str, Any]:
-    """Tasks."""
-    return {"tasks": [{"task": "sell", "seed": 3}]}
-
-
-@LONG.tool(name="tasks", meta={"mcp-rollout/role": "tasks"})
-def many(split: str, limit: int) -> dict[str, list[dict[str, str | int]]]:
-    """Tasks."""
-    return {"tasks": [{"task": f"sell-{number}", "seed": number, "prompt": "A plum."} for number in range(5_000)]}
-
-
 async def test_a_long_list_of_tasks_has_an_output_schema_and_passes_without_a_warning() -> None:
     servers = {"long": LONG}
     async with opened(environment(servers, tasks={"server": "long"}), servers) as gateway:
@@ -56,14 +43,6 @@ async def test_a_long_list_of_tasks_has_an_output_schema_and_passes_without_a_wa
         with capture_logs() as logs:
             tasks = await environment_tasks(environment(servers, tasks={"server": "long"}), gateway, "train", None)
     assert len(tasks) == 5_000 and not logs
-
-
-async def test_a_row_that_would_be_empty_is_one_error() -> None:
-    servers = {"promptless": PROMPTLESS}
-    env = environment(servers, tasks={"server": "promptless"})
-    async with opened(env, servers) as gateway:
-        with pytest.raises(ConfigError, match="system: task 'sell' has no prompt"):
-            await environment_tasks(env, gateway, "train", None)
 
 
 def made(system: Any) -> Environment:
@@ -98,10 +77,6 @@ async def test_the_system_message_is_what_the_environment_puts_together(system: 
     assert await prompt(system) == [("system", text), ("user", "A plum.")]
 
 
-async def test_an_environment_may_have_no_system_message() -> None:
-    assert await prompt(None) == [("user", "A plum.")]
-
-
 @pytest.mark.parametrize(
     ("system", "said"),
     [
@@ -113,12 +88,6 @@ async def test_an_environment_may_have_no_system_message() -> None:
 async def test_a_part_that_a_server_does_not_give_is_one_error_with_its_key(system: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         await prompt(system)
-
-
-async def test_every_part_that_a_server_does_not_give_is_reported() -> None:
-    with pytest.raises(ConfigError) as caught:
-        await prompt([{"instructions_of": "mute"}, {"text": "x"}, {"resource": {"server": "shop", "uri": "shop://x"}}])
-    assert [fault.key for fault in faults_of(caught.value)] == ["system.0", "system.2"]
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,6 @@ def test_a_row_of_verls_datasets_is_read_as_it_is_from_either_format(tmp_path: P
     assert lines.verl.extra_info == row["extra_info"] and table.where.endswith("tasks.parquet: row 0")
 
 
-def test_text_that_its_writer_stored_as_bytes_is_text(tmp_path: Path) -> None:
-    """Parquet of older writers has strings without the mark that they are text (apache/datafusion issue 12788)."""
-    row = {"prompt": "caf\u00e9?".encode(), "answer": b"42"}
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "tasks.parquet")
-    (task,) = read_tasks(tmp_path / "tasks.parquet")
-    assert (task.prompt, task.answer) == ("caf\u00e9?", "42")
-
-
 def test_calls_in_parquet_are_json_text_in_which_no_null_is_added(tmp_path: Path) -> None:
     rows = [{"prompt": "1?", "setup": json.dumps(CALLS)}, {"prompt": "2?", "setup": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tasks.parquet")
@@ -139,11 +131,6 @@ def test_a_faulty_row_is_refused_with_its_line_key_and_remedy(tmp_path: Path, ro
     assert faults[0].startswith(problem) and faults[0].endswith(")")
 
 
-def test_an_answer_may_be_nested_as_deep_as_what_a_server_is_sent(tmp_path: Path) -> None:
-    (task,) = read_tasks(file_of(tmp_path, {"prompt": "a", "answer": nested(100)}))
-    assert task.answer == "[" * 100 + "1" + "]" * 100
-
-
 def test_all_faulty_rows_are_named_up_to_a_number(tmp_path: Path) -> None:
     assert len(refused(file_of(tmp_path, {"prompt": 1}, "{", {"prompt": "a"}, {"answer": 1}))) == 3
     assert len(refused(file_of(tmp_path, *["{"] * 1000))) == 100
@@ -195,11 +182,3 @@ def test_a_split_is_decided_by_the_prompt_alone(tmp_path: Path) -> None:
     assert {task.task for task in fewer["test"]} == {task.task for task in found["test"]} & {
         task.task for tasks in fewer.values() for task in tasks
     }
-
-
-def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
-    path = file_of(tmp_path, {"prompt": "a"}, {"prompt": "b"})
-    assert refused(path, split="test", test_share=0.0) == [
-        "tasks.test_share: none of its 2 rows is in the split test (change tasks.test_share, or use --split all)"
-    ]
-    assert len(read_tasks(path, split="test", test_share=1.0)) == 2

@@ -22,25 +22,11 @@ def test_both_estimators_are_the_share_among_all_ways_to_take_k_of_the_samples(n
             assert pass_hat_k(n, c, k) == pytest.approx(fmean(all(samples) for samples in taken))
 
 
-def test_known_values() -> None:
-    assert pass_at_k(10, 3, 5) == pytest.approx(11 / 12)  # 1 - C(7,5)/C(10,5) = 1 - 21/252
-    assert pass_hat_k(8, 6, 4) == pytest.approx(15 / 70)
-    assert pass_at_k(200, 1, 100) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0)])
 def test_nonsense_is_refused(n: int, c: int, k: int) -> None:
     for estimator in (pass_at_k, pass_hat_k):
         with pytest.raises(ValueError, match="say nothing"):
             estimator(n, c, k)
-
-
-def test_both_estimators_are_unbiased() -> None:
-    rng = random.Random(0)
-    p, n, k = 0.3, 5, 3
-    drawn = [sum(rng.random() < p for _ in range(n)) for _ in range(20_000)]
-    assert fmean(pass_at_k(n, c, k) for c in drawn) == pytest.approx(1 - (1 - p) ** k, abs=0.01)
-    assert fmean(pass_hat_k(n, c, k) for c in drawn) == pytest.approx(p**k, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +45,6 @@ def test_wilsons_interval_has_its_published_values(successes: int, n: int, low: 
 def test_with_one_sample_per_task_an_estimates_interval_is_wilsons() -> None:
     made = estimate([1.0] * 15 + [0.0] * 133, most_trials=148)
     assert made is not None and (made.low, made.high) == pytest.approx(wilson(15 / 148, 148))
-
-
-def test_an_interval_does_not_vanish_where_every_task_succeeds() -> None:
-    made = estimate([1.0] * 10, most_trials=40)
-    assert made is not None and made.value == made.high == 1.0 and made.low == pytest.approx(wilson(1.0, 10)[0])
 
 
 def test_samples_narrow_the_interval_as_far_as_tasks_agree() -> None:
@@ -94,11 +75,6 @@ def test_the_interval_holds_the_truth_in_nineteen_runs_of_twenty(
         made = estimate(values, most_trials=tasks * samples / k)
         held += made is not None and made.low <= truth <= made.high
     assert held / runs >= 0.93
-
-
-def test_samples_of_one_task_are_worth_as_many_trials_as_they_hold_disjoint_sets() -> None:
-    made = estimate([pass_hat_k(8, 7, 4)], most_trials=8 / 4)
-    assert made is not None and (made.low, made.high) == pytest.approx(wilson(0.5, 2))
 
 
 def test_the_ks_are_powers_of_two_and_the_number_of_samples() -> None:

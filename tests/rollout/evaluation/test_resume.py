@@ -49,10 +49,3 @@ def test_trajectories_of_another_environment_are_not_kept(changed: dict[str, Any
     with pytest.raises(ConfigError) as refused:
         compare_records(tmp_path, kept, now)
     assert said in str(refused.value) and str(tmp_path) in str(refused.value)
-
-
-def test_a_limit_that_an_earlier_version_did_not_have_passes(tmp_path: Path) -> None:
-    before, now = record(), record(limits={"wall_clock_s": float("inf")})
-    del before.environment["limits"]["wall_clock_s"], before.environment["filters"]
-    compare_records(tmp_path, {write_run_record(tmp_path, before)}, now)
-    compare_records(tmp_path, {write_run_record(tmp_path, now)}, now)

@@ -12,7 +12,7 @@ from trees import SCORED, Engine, World, grow, own
 from worlds import environment
 
 from mcp_rollout.rollout.cli.run_report import Played, print_report
-from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_roots, notes_on_trees
+from mcp_rollout.rollout.evaluation.summary import Outcome, notes_on_trees
 
 pytestmark = pytest.mark.anyio
 
@@ -82,14 +82,3 @@ async def test_entropy_without_log_probabilities_is_reported(
     assert [note.startswith("test: strategy.tree.branch_at: entropy needs") for note in notes] == (
         [True, False] if is_noted else [False]
     )
-
-
-@pytest.mark.parametrize(("roots", "samples", "is_noted"), [(2, 1, True), (2, 2, True), (2, 3, False)])
-def test_as_many_roots_as_samples_are_noted_before_the_run(roots: int, samples: int, is_noted: bool) -> None:
-    servers = {"world": World().server}
-    note = note_on_roots(environment(servers, strategy={"use": "tree", "tree": {"roots": roots}}), samples)
-    assert (note is not None) is is_noted
-    if note:
-        assert note.startswith(f"test: strategy.tree.roots: is 2, and a row has {samples} traject")
-        assert note.endswith("none branches (give more --samples, make it smaller, or use chains)")
-    assert note_on_roots(environment(servers), samples) is None

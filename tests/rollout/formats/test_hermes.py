@@ -41,22 +41,6 @@ def test_what_was_written_is_read_back(thinking: str, content: str, calls: list[
     assert (parsed.thinking, parsed.content, list(parsed.calls)) == (thinking, content, calls)
 
 
-def test_a_call_that_is_not_json_comes_back_with_its_problem() -> None:
-    (call,) = read('<tool_call>{"name": "add", "arguments": {</tool_call>').calls
-    assert call.problem is not None and "not valid JSON" in call.problem
-
-
-def test_half_a_call_comes_back_with_its_problem() -> None:
-    (call,) = read('Sure. <tool_call>\n{"name": "add"').calls
-    assert call.problem is not None and "</tool_call>" in call.problem
-
-
-def test_arguments_that_are_no_object_name_what_they_are() -> None:
-    (call,) = read('<tool_call>{"name": "add", "arguments": [1]}</tool_call>').calls
-    assert call.name == "add"
-    assert call.problem is not None and "list" in call.problem
-
-
 def test_arguments_that_are_an_object_in_a_string_are_read_and_kept_as_they_were_written() -> None:
     (call,) = read('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>').calls
     assert call == Call(name="add", arguments={"a": 1}, as_text='{"a": 1}')
@@ -90,26 +74,6 @@ def test_arguments_are_read_under_the_formats_key_and_under_llamas(keys: str, ar
 def test_arguments_under_another_key_are_not_sent_as_none(key: str) -> None:
     (call,) = read(f'<tool_call>{{"name": "add", "{key}": {{"a": 1}}}}</tool_call>').calls
     assert call.problem is not None and f"no \"arguments\", but '{key}'" in call.problem
-
-
-def test_a_good_call_survives_a_broken_one_beside_it() -> None:
-    text = '<tool_call>nonsense</tool_call><tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    broken, good = read(text).calls
-    assert broken.problem is not None
-    assert good == Call(name="add", arguments={"a": 1})
-
-
-def test_a_call_inside_the_thinking_is_a_thought() -> None:
-    parsed = read('<think>maybe <tool_call>{"name": "x"}</tool_call></think>No.')
-    assert parsed.calls == []
-    assert parsed.content == "No."
-
-
-def test_thinking_that_never_ends_is_thinking_to_the_end() -> None:
-    parsed = read('<think>I wonder <tool_call>{"name": "x"}</tool_call>')
-    assert parsed.content == "" and parsed.thinking.startswith("I wonder")
-    (call,) = parsed.calls
-    assert call.problem is not None and "inside a thought" in call.problem
 
 
 def test_a_template_may_have_opened_the_thinking_already() -> None:

@@ -59,10 +59,3 @@ def test_tags_without_an_end_are_read_once(name: str, opening: str, repeated: st
     text = opening + repeated * (10_000_000 // len(repeated)) + ("</function>" if "<parameter" in repeated else "")
     calls = FORMATS[name].read(text, ()).calls
     assert calls and all(call.problem for call in calls)
-
-
-def test_a_tag_behind_one_that_has_no_end_is_still_read() -> None:
-    function = "<function=a\n<function=note><parameter=b\n<parameter=c>1</parameter></function>"
-    (good, broken) = FORMATS["qwen3_coder"].read(f"<tool_call>{function}</tool_call>", ()).calls
-    assert good.name == "note" and good.problem is not None and "<parameter=b" in good.problem
-    assert broken.problem is not None and "<function=a" in broken.problem

@@ -197,7 +197,6 @@ async def test_a_cancellation_from_outside_is_never_lost(tmp_path: Path, agent: 
         ("world", "the agent raised GatewayError"),
         ("engine", "the agent raised EngineError"),
         ("cancelled", "the agent raised CancelledError"),
-        ("frozen", "the agent raised Unchangeable: the answer has no number"),
         ("exit", "the agent raised SystemExit: 3"),
     ],
 )

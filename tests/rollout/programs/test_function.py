@@ -79,16 +79,6 @@ async def test_a_call_of_an_answer_that_was_asked_for_again_is_made_once(tmp_pat
     assert [len(turn.tools) for turn in made.trace.turns] == [1, 2, 0] and kinds(made.trace) == [[], [], []]
 
 
-async def test_a_request_that_is_given_up_and_sent_again_is_sampled_once(tmp_path: Path) -> None:
-    async def hold() -> None:
-        told.GATES["begun"].set()
-        await told.GATES["seen"].wait()
-
-    engine = Engine(THREE, gate=hold)
-    made = await played(tmp_path, (), run="disconnecting", engine=engine)
-    assert made.trace.failure is None and len(engine.log) == 3 and made.differences() == 0
-
-
 async def test_an_answer_that_a_program_drops_leaves_the_ids_before_it(tmp_path: Path) -> None:
     made = await played(tmp_path, [THREE[0], "<think>\nOnly this.\n</think>", "Here."], run="withdrawing")
     trace = made.trace
@@ -119,50 +109,12 @@ async def test_what_is_asked_beside_the_conversation_is_trained_if_it_says_so_an
     assert trace.opening == 2 and trace.turns_taken == 1
 
 
-async def test_an_engine_that_fails_beside_the_conversation_is_an_engine_error(tmp_path: Path) -> None:
-    async def gate() -> None:
-        if engine.log:
-            raise ZeroDivisionError("oops")
-
-    engine = Engine([THREE[0]], gate=gate)
-    made = await played(tmp_path, (), engine=engine, run="compacting")
-    assert made.trace.failure is not None and made.trace.failure.kind == "engine_error"
-
-
-async def test_an_answer_beside_the_conversation_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
-    long = {"ask": "Summarise these notes. " * 40}
-    agent = {
-        "use": "mcp_rollout.rollout.programs.program:Function",
-        "with": {"use": "told:compacting", "arguments": long},
-    }
-    texts = [THREE[0], "Plums", SUMMARY, note(), "Done."]
-
-    async def within(tokens: int) -> told.Played:
-        limits = Limits(prompt_tokens=600, response_tokens=tokens - 600)
-        return await played(tmp_path / str(tokens), texts, agent=agent, limits=limits)
-
-    read, said = (await within(10_000)).engine.log[2]
-    room = len(read) + len(said) - 3
-    made = await within(room)
-    assert made.engine.log[2] == (read, said[:-3]) and len(made.trace.segments) == 1
-    made = await within(len(read))
-    assert made.trace.failure is None and made.trace.stop_reason is StopReason.TOKEN_LIMIT
-    assert len(made.engine.log) == 2 and len(made.trace.segments) == 1 and made.trace.reward is not None
-
-
 async def test_a_summary_within_the_conversation_begins_a_segment(tmp_path: Path) -> None:
     made = await played(tmp_path, [THREE[0], SUMMARY, note(), "Done."], run="checkpointing")
     trace = made.trace
     assert trace.failure is None and made.differences() == 0
     assert [segment.turns_sampled for segment in trace.segments] == [[0], [1], [2, 3]]
     assert trace.reward is not None and trace.reward.score == 2.0
-
-
-async def test_a_program_without_the_worlds_tools_is_withdrawn_with_that_reason(tmp_path: Path) -> None:
-    made = await played(tmp_path, THREE, run="toolless")
-    assert made.trace.failure is not None and made.trace.failure.kind == "agent_error"
-    assert made.trace.failure.message == "the program began without the world's tools: it lacks note; it has bash"
-    assert not made.engine.log
 
 
 async def test_a_program_that_raises_after_a_turn_is_scored(tmp_path: Path) -> None:
@@ -238,23 +190,6 @@ HALF = '"\\ud800"'
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("v1/chat/completions", '{"messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]}'),
-        ("v1/chat/completions", '{"messages": [], "tools": [{"type": "function", "function": {HALF: 1}}]}'),
-        ("v1/responses", '{"input": [{"type": "function_call", "call_id": "a", "name": "b", "arguments": HALF}]}'),
-        ("v1/messages", '{"messages": [{"role": "assistant", "content": [{"input": {"a": [{HALF: "b"}]}}]}]}'),
-    ],
-)
-async def test_half_a_surrogate_pair_is_refused_in_each_dialect(tmp_path: Path, path: str, body: str) -> None:
-    own = {"use": "told:writing", "arguments": {"requests": [[path, body.replace("HALF", HALF)]]}}
-    made = await played(tmp_path, ["Said."], agent=agent(own))
-    ((status, said),) = told.SEEN
-    assert status == 400 and json.loads(said)["error"]["message"].endswith("a text has half a surrogate pair")
-    assert made.trace.failure is None and len(made.engine.log) == 1
-
-
-@pytest.mark.parametrize(
     ("arguments", "status"),
     [
         ('{"text": HALF}', 400),
@@ -312,27 +247,6 @@ async def test_a_conversation_that_no_policy_can_be_shown_is_refused(
     assert made.trace.failure is None and len(made.engine.log) == 1
 
 
-async def test_a_conversation_from_elsewhere_has_a_result_of_each_call_in_their_order(tmp_path: Path) -> None:
-    messages = [BEGIN, called("one", "two", "three"), gave("three"), {"role": "user", "content": "Wait."}, gave("one")]
-    own = {"use": "told:telling", "arguments": {"messages": [*messages, {"role": "user", "content": "Go on."}]}}
-    made = await played(tmp_path, ["Done."], agent=agent(own))
-    assert made.trace.failure is None and made.differences() == 0
-    read = told.tokenizer_for("hermes").decode(made.engine.log[0][0])
-    places = ["result of one", "The program gives no result", "result of three", "Wait.", "Go on."]
-    assert sorted(places, key=read.index) == places and read.count("<tool_response>") == 3
-
-
-async def test_several_system_messages_and_parts_of_an_answer_are_one_each(tmp_path: Path) -> None:
-    said = [{"role": role, "content": f"{role}'s {at}."} for at, role in enumerate(["system", "developer", "user"])]
-    answers = [{"role": "assistant", "content": [{"type": "output_text", "text": text}]} for text in ("Half ", "said.")]
-    body = {"instructions": "Be brief.", "input": [*said, *answers, {"role": "system", "content": "Late."}]}
-    own = {"use": "told:writing", "arguments": {"requests": [["v1/responses", json.dumps(body)]]}}
-    made = await played(tmp_path, ["Done.", "Said."], agent=agent(own))
-    read = told.tokenizer_for("hermes").decode(made.engine.log[1][0])
-    assert "system\nBe brief.\n\nsystem's 0.\n\ndeveloper's 1.<|im_end|>" in read
-    assert "user's 2.<|im_end|>" in read and "Half said.<|im_end|>" in read and "user\nLate.<|im_end|>" in read
-
-
 async def test_requests_count_from_their_head_on(tmp_path: Path) -> None:
     made = await played(tmp_path, ["Said."], run="uploading")
     assert sorted(told.SEEN) == [200] * 17 + [400] and made.trace.failure is None and len(made.engine.log) == 1
@@ -365,33 +279,6 @@ async def test_a_request_has_a_longest_body(tmp_path: Path, monkeypatch: pytest.
     made = await played(tmp_path, ["Done."], agent=agent(own))
     assert made.trace.failure is None
     assert told.SEEN == [(400, "the request has more than 4096 bytes")]
-
-
-async def test_a_part_of_an_answer_that_was_kept_is_continued_without_sampling(tmp_path: Path) -> None:
-    made = await played(tmp_path, [THREE[0], "Done."], run="half_heard")
-    (rest,) = told.SEEN
-    assert rest["content"] is None and len(rest["tool_calls"]) == 1
-    assert made.trace.failure is None and len(made.engine.log) == 2 and made.differences() == 0
-    assert len(made.trace.segments) == 1
-
-
-async def test_an_integer_that_a_program_rounds_is_marked(tmp_path: Path) -> None:
-    made = await played(tmp_path, [note('{"text": "a", "size": 12345678901234567890}'), "Done."], run="rounding")
-    (event,) = made.trace.turns[0].tools
-    assert event.server == "desk" and event.arguments["size"] == 12345678901234567890
-    assert event.coerced == {"size": 12345678901234567168.0}
-    assert [mark.kind for mark in made.trace.turns[0].marks] == [MarkKind.CAME_BACK_CHANGED]
-
-
-async def test_calls_of_a_turn_beyond_the_limit_are_not_sent(tmp_path: Path) -> None:
-    limits = Limits(response_tokens=100_000, parallel_calls=1)
-    made = await played(tmp_path, [TWO, "Done."], run="plain", limits=limits)
-    assert made.notes == [("a", 100.0)]
-    assert [event.text for event in made.trace.turns[0].tools] == [
-        "Noted: a",
-        "Not called: at most 1 calls per turn are sent.",
-    ]
-    assert kinds(made.trace)[0] == [MarkKind.NOT_SENT]
 
 
 def agent(own: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from recorded_programs import CASSETTES, NODE, PROGRAMS, RETRY, agent, cutting, 
 from told import Engine, played
 
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.programs.face import DIALECTS
 from mcp_rollout.rollout.programs.program import preset
 from mcp_rollout.rollout.trace.events import MarkKind
 from mcp_rollout.rollout.trace.record import StopReason
-from mcp_rollout.rollout.types import Completion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
 LIMITS = Limits(response_tokens=400_000, context_tokens=400_000, assistant_turns=100)
@@ -88,44 +85,3 @@ async def test_a_live_program_is_exact_over_a_long_conversation_whatever_is_cut_
     seen = sum(len(read) + len(said) for read, said in engine.log)
     (tmp_path / "positions").write_text(str(seen))
     record_property("positions", seen)
-
-
-@dataclass
-class Compacting(Engine):
-    """Answers a program that has its conversation summarised."""
-
-    async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
-        if "CHECKPOINT COMPACTION" in told.tokenizer_for("hermes").decode(ids[-1500:]):
-            done = len(self.log)
-            self.texts = [*self.texts[:done], "So far plum, a and b are noted; numbers are next.", *self.texts[done:]]
-        return await super().generate(ids, max_tokens=max_tokens, turn=turn)
-
-
-@pytest.mark.full
-@pytest.mark.needs("programs")
-@pytest.mark.timeout(900)
-async def test_a_live_program_summarises_before_the_models_context_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{NODE}:{os.environ['PATH']}")
-    limits = Limits(response_tokens=400_000, context_tokens=25_000, assistant_turns=100)
-    made = await played(tmp_path, (), agent=agent("codex"), limits=limits, engine=Compacting(texts=script("codex", 30)))
-    trace = made.trace
-    assert trace.failure is None and trace.stop_reason is StopReason.ANSWERED
-    assert made.differences() == 0 and len(trace.segments) >= 5 and len(made.notes) == 33
-    assert all(len(segment.prompt_ids) + len(segment.response_ids) < 25_000 for segment in trace.segments)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_hashes_of_messages_would_lose_what_a_program_writes_anew(name: str) -> None:
-    """As where messages are compared by digests of their canonical JSON: those turns leave the loss, or fork."""
-    *_, last = (sent for sent in requests(name) if sent["path"].removeprefix("v1/") in DIALECTS)
-    asked = DIALECTS[last["path"].removeprefix("v1/")].read(last["body"])
-    written = [[{"text": "plum", "size": 3.0}], [{"text": "a", "size": 1e2}, {"size": 2, "text": "b\u00e4"}]]
-    lost = 0
-    answers = [message for message in asked.messages if message["role"] == "assistant"]
-    for told_once, message in zip(written, answers, strict=True):
-        again = [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]]
-        assert again == told_once
-        lost += json.dumps(again, sort_keys=True) != json.dumps(told_once, sort_keys=True)
-    assert lost == (2 if name in ("claude_code", "opencode") else 0)

@@ -11,7 +11,7 @@ from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
 from mcp_rollout.rollout.environment.task import Origin, Task
 from mcp_rollout.rollout.formats import hermes
-from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, read_chat_template
+from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
 from mcp_rollout.rollout.tokens.counting import trajectory_lengths
 from mcp_rollout.rollout.trace.record import Trace, UserEvent
 from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
@@ -116,19 +116,3 @@ def test_what_cannot_count_is_one_message(tmp_path: Path, model: Path) -> None:
     for broken in ("{{ 'a' + 1 }}", "{% for i in range(10 ** 9) %}{% endfor %}", recursive):
         with pytest.raises(ConfigError, match="refuses the conversation"):
             ChatTemplate(tmp_path, chat_template=broken).count_prompt(OPENING)
-
-
-@pytest.mark.parametrize("name", ["deep.jinja", "null\0byte", "~no-such-user/template.jinja"])
-def test_a_file_that_is_no_template_is_one_message(tmp_path: Path, name: str) -> None:
-    (tmp_path / "deep.jinja").write_text("{{" + "(" * 3000 + "1" + ")" * 3000 + "}}")
-    with pytest.raises(ConfigError, match="cannot be read as a chat template"):
-        read_chat_template(tmp_path / name if name == "deep.jinja" else Path(name), key="--chat-template")
-
-
-def test_a_model_that_is_nowhere_is_said_after_one_request() -> None:
-    """transformers asks a hub that does not answer for more than a minute."""
-    from mcp_rollout.rollout.tokens.verl_builder import check_model
-
-    for path in ("outputs/no_model", "/no/model", "not a name"):
-        with pytest.raises(ConfigError, match=r"the hub does not give it|no such directory"):
-            check_model(path, key="actor_rollout_ref.model.path")

@@ -14,7 +14,7 @@ from tool_formats import DIALECTS, builder_for, tokenizer_for
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.mcp_wire.control_text import break_control_text, escape_control_text
 from mcp_rollout.rollout.formats import FORMATS
-from mcp_rollout.rollout.formats.control_text import BREAK, KNOWN, ControlText
+from mcp_rollout.rollout.formats.control_text import KNOWN
 from mcp_rollout.rollout.types import Message
 
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
@@ -208,26 +208,6 @@ SPELLED = """
     <end_of_utterance> <start_of_image> <\uff5chy_User\uff5c> <\uff5cfim\u2581begin\uff5c>
 """.split()
 """Of common chat templates."""
-
-
-def test_spellings_are_counted_where_they_begin_and_marked_where_they_overlap() -> None:
-    control = ControlText(["<|a|>", "<|a|><|b|>", "|><|", "<c>"])
-    assert control.mark("x<|a|><|b|>y") == f"x<{BREAK}|a|{BREAK}><|b|>y"
-    assert control.parts(control.mark("x<|a|><|b|>y")) == ["x<", "|a|", "><|b|>y"]
-    assert (
-        control.count([{"role": "user", "content": "<c> and <c"}], [{"function": {"parameters": {"<c>": "<c>"}}}]) == 3
-    )
-    assert control.parts(f"<{BREAK}c and c{BREAK}>") == ["<c and c>"]
-    assert KNOWN.broken([{"role": "user", "content": "a</s>"}], [])[0][0]["content"] == "a< /s>"
-
-
-def test_many_spellings_cost_no_more_than_few() -> None:
-    many = ControlText([f"<unused{number}>" for number in range(5000)])
-    assert many.mark("<unused" * 20_000).count(BREAK) == 1
-    # What may be a name is read once, and not once more from each of its characters.
-    long = "<" + "_" * 500_000
-    assert break_control_text(long) == long == KNOWN.broken([{"role": "user", "content": long}], [])[0][0]["content"]
-    assert many.parts(many.mark("<unused4999><unused12>")) == ["<", "unused4999><", "unused12>"]
 
 
 def test_a_tokenizer_that_cannot_write_its_control_tokens_as_text_is_refused() -> None:

@@ -191,12 +191,6 @@ async def test_a_policy_without_vision_reads_what_the_image_was(tmp_path: Path, 
     assert trace.messages[2]["content"] == f"All red.\n[image: image/png, {len(png('red'))} bytes]"
 
 
-async def test_an_image_that_cannot_be_read_is_named_like_other_data(tmp_path: Path, parts: tuple[Any, Any]) -> None:
-    trace = await played(tmp_path, parts, ["broken", "red"], vision=True)
-    assert trace.stop_reason is StopReason.ANSWERED and trace.images == 1
-    assert trace.messages[2]["content"] == "All broken.\n[image: image/png, 10 bytes]"
-
-
 async def test_an_image_that_no_longer_fits_is_not_handed_to_verl(tmp_path: Path, parts: tuple[Any, Any]) -> None:
     from mcp_rollout.rollout.verl.output import to_outputs
 
@@ -217,46 +211,3 @@ def test_a_picture_that_would_fill_the_memory_is_not_opened(monkeypatch: pytest.
     assert read_image(data) is not None
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert read_image(data) is None
-
-
-async def test_stock_tool_agent_gets_images_where_the_lock_says_so(tmp_path: Path, imported_verl: None) -> None:
-    from verl.experimental.agent_loop.tool_agent_loop import AgentData
-    from verl.tools.tool_registry import initialize_tools_from_config
-
-    from mcp_rollout import Gateway, load_servers
-    from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
-    from mcp_rollout.rollout.verl.runtime import WORKER
-
-    source, lock = tmp_path / "servers.json", tmp_path / "tools.yaml"
-    source.write_text('{"mcpServers": {"gallery": {"factory": "galleries:gallery", "required": true}}}')
-    async with Gateway(load_servers(source)) as gateway:
-        entries = lock_entries(gateway.catalogue, environment=None, source=str(source))
-    told: list[Any] = []
-    for images in (True, False):
-        entries[0]["config"]["images"] = images
-        write_lock(lock, entries)
-        (tool,) = initialize_tools_from_config(str(lock))
-        data = AgentData([], [], [], None, None, {}, "r", {})  # pyright: ignore[reportArgumentType]
-        told.append((await tool.execute("1", {"color": "red"}, agent_data=data))[0])
-        del data
-    await WORKER.close()
-    assert told[0].text == "All red." and told[0].image[0].getpixel((0, 0)) == (255, 0, 0)
-    assert told[1].text.endswith("bytes]") and told[1].image is None
-
-
-async def test_an_attempt_that_begins_again_is_shown_its_own_images() -> None:
-    from mcp_rollout.rollout.tokens.images import DecodedImages
-
-    def painted(color: str) -> dict[str, Any]:
-        url = f"data:image/png;base64,{base64.b64encode(png(color)).decode()}"
-        return {"role": "tool", "name": "paint", "content": [{"type": "image", "image": url}]}
-
-    trace = Trace.begin("first", task(), Origin())
-    images = DecodedImages(trace.messages)
-    trace.messages += [painted("red"), painted("white")]
-    red = images.first(2)[0]
-    assert images.first(1)[0] is red  # decoded once
-    trace.fail("world_lost", "its process has ended")
-    trace.begin_again("second")
-    trace.messages += [painted("blue"), painted("white")]
-    assert [image.getpixel((0, 0)) for image in images.first(2)] == [(0, 0, 255), (255, 255, 255)]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from thinking_game import SCRIPT, check, play
-
-from mcp_rollout.rollout.trace.record import SpanKind, StopReason
+from thinking_game import play
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
@@ -20,22 +17,6 @@ def tokens(tmp_path_factory: pytest.TempPathFactory, imported_verl: None) -> Any
     from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
     return load_tokens(str(make_tiny_model(tmp_path_factory.mktemp("model"), hidden=64, layers=1)))
-
-
-@pytest.mark.parametrize("loss", ["keep", "mask"])
-@pytest.mark.parametrize("context", ["keep", "drop_previous"])
-@pytest.mark.parametrize("budget", [None, 8])
-async def test_every_token_is_where_the_engine_saw_it_and_in_one_samples_loss(
-    tmp_path: Path, tokens: Any, loss: str, context: str, budget: int | None
-) -> None:
-    thinking = {"loss": loss, "context": context, "tokens_per_turn": budget}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace, log = await play(tmp_path, tokens, tokens.encode, stop="<|im_end|>", thinking=thinking)
-    assert trace.stop_reason is StopReason.USER_DONE and len(log) >= len(SCRIPT)
-    check(trace, log, loss=loss, drops=context == "drop_previous", decode=tokens.decode)
-    forced = [span for segment in trace.segments for span in segment.spans if span.kind is SpanKind.FORCED]
-    assert bool(forced) == (budget is not None)
 
 
 async def test_each_segment_is_one_output_with_the_same_keys_and_reward(tmp_path: Path, tokens: Any) -> None:

@@ -92,38 +92,6 @@ def test_a_tools_schema_gives_every_value_back_as_it_was(name: str, data: st.Dat
     assert reading.calls == [Call(name="note", arguments=arguments, id=reading.calls[0].id)]
 
 
-DEFINED = {
-    "Text": {"type": "string"},
-    "Short": {"allOf": [{"$ref": "#/$defs/Text"}, {"maxLength": 9}]},
-    "One of": {"enum": ["12", "true"]},
-}
-STRINGS: list[Any] = [
-    *({"$ref": f"#/$defs/{name}"} for name in ("Text", "Short", "One%20of")),
-    {"allOf": [{"$ref": "#/$defs/Text"}]},
-    {"anyOf": [{"$ref": "#/$defs/Short"}, {"type": "array", "items": {"type": "string"}}]},
-    {"oneOf": [{"const": "12"}, {"const": "null"}]},
-    {"type": ["string", "object"]},
-    {"type": ["string", "integer"], "enum": ["12"]},
-]
-
-
-@pytest.mark.parametrize("schema", STRINGS, ids=str)
-@pytest.mark.parametrize("name", ["qwen3_coder", "seed", "minimax", "glm"])
-def test_a_string_stays_one_however_its_schema_is_declared(name: str, schema: Any) -> None:
-    places: list[dict[str, Any]] = [
-        {"properties": {"x": schema}},
-        {"additionalProperties": schema},
-        {"allOf": [{"properties": {"y": {"type": "integer"}}}, {"$ref": "#/$defs/Own"}]},
-    ]
-    for place in places:
-        parameters = {**place, "$defs": {**DEFINED, "Own": {"properties": {"x": schema}}}}
-        tool = {"type": "function", "function": {"name": "note", "parameters": parameters}}
-        for text in ("12", "true", "null", "1e5", "None", "007"):
-            written = DIALECTS[name].write("", "", [Call(name="note", arguments={"x": text})])
-            (call,) = ours(name, written, [tool]).calls
-            assert call.arguments == {"x": text}, place
-
-
 def test_of_a_string_or_another_type_the_value_decides_and_a_nullable_string_can_be_null() -> None:
     def read(text: str, schema: Any) -> object:
         tool = {"type": "function", "function": {"name": "note", "parameters": {"properties": {"x": schema}}}}
@@ -238,18 +206,6 @@ def test_gpt_oss_calls_that_verl_drops_in_silence_are_read() -> None:
     for text in (first, headed):
         assert verl_reads("gpt-oss", text) == []
         assert ours("gpt-oss", text).calls == [Call(name="note", arguments={"text": "x"})]
-
-
-def test_gpt_oss_messages_to_anyone_but_a_function_are_answered() -> None:
-    (call,) = ours("gpt-oss", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>").calls
-    assert call.name == "python" and call.problem is not None and "is not a tool" in call.problem
-
-
-def test_nested_arguments_of_gemma_are_read_whole() -> None:
-    arguments = {"where": [{"a": "x, }"}, 1], "text": "y"}
-    text = DIALECTS["gemma4"].write("", "", [Call(name="note", arguments=arguments)])
-    assert ours("gemma4", text).calls == [Call(name="note", arguments=arguments)]
-    assert verl_reads("gemma4", text) != [("note", arguments)]
 
 
 @example(text="<tool_call>" * 3)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from structlog.testing import capture_logs
-from trace_samples import recorded_trace
 from worlds import environment, opened, saying, task
 
 from mcp_rollout.rollout.cli.live import line_of
@@ -29,7 +22,6 @@ from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.store import TraceStore
 from mcp_rollout.rollout.types import Call
 
-COMMAND = Path(sys.executable).with_name("mcp-rollout")
 pytestmark = pytest.mark.anyio
 
 
@@ -92,14 +84,6 @@ async def test_a_trajectory_is_counted_turn_by_turn_and_once(tmp_path: Path) -> 
     assert after.rates.turns == 0.0
 
 
-async def test_a_new_directory_has_the_heartbeat_before_the_first_trace(tmp_path: Path) -> None:
-    store = TraceStore(tmp_path / "new" / "traces")
-    with capture_logs() as logs:
-        store.heartbeat.begin(recorded_trace())
-        store.heartbeat.close()
-    assert logs == [] and watched(tmp_path)[0].in_flight == 1
-
-
 async def test_a_process_that_was_killed_has_nothing_in_flight(tmp_path: Path) -> None:
     def beat(process: str, at: float, **more: object) -> None:
         activity = Activity.model_validate({"at": at, "in_flight": 2, "finished": 3, "rates": {"turns": 1.5}, **more})
@@ -118,29 +102,3 @@ async def test_a_process_that_was_killed_has_nothing_in_flight(tmp_path: Path) -
     assert "failed: 3 call_timeout, 1 engine_error" in line_of(total)
     total.oldest = Oldest(id="i", task="red \x1b[31m", turns=1, elapsed_s=2.0)
     assert "longest: red <U+001B>[31m 2 s, 1 turns" in line_of(total)
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of random calls, long enough to be looked at."""
-    given = ["run", "calculator", "--engine", "random", "-n", "50", "--samples", "40", "--concurrency", "4"]
-    arguments = [COMMAND, *given, "--progress-every", "0.2", "--out", tmp_path / "out"]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    yield process
-    process.kill()
-    process.communicate()
-
-
-def test_a_run_prints_lines_and_can_be_watched_from_outside(tmp_path: Path, running: subprocess.Popen[str]) -> None:
-    assert running.stderr is not None
-    line = next(line for line in running.stderr if " in flight" in line and " 0 in flight" not in line)
-    assert " calculator / random: " in line and " of 2000 done, " in line and "per second: " in line
-    deadline = time.monotonic() + 30
-    while not list((tmp_path / "out").glob(f"*{SUFFIX}")) and time.monotonic() < deadline:
-        assert running.stderr.readline()
-    watch = [COMMAND, "trace", "watch", tmp_path / "out", "--once"]
-    seen = json.loads(subprocess.run([*watch, "--json"], capture_output=True, text=True, check=True).stdout)
-    assert seen["processes_at_work"] == 1 and seen["in_flight"] > 0 and seen["turns"] > 0 and seen["rates"]["turns"] > 0
-    assert seen["servers"]["calculator"]["calls"] > 0 and seen["errors"]
-    text = subprocess.run(watch, capture_output=True, text=True, check=True).stdout
-    assert "1 process at work: " in text and "slowest server: calculator" in text

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,7 +18,7 @@ from mcp_rollout.rollout.trace.archive import archive
 from mcp_rollout.rollout.trace.files import archive_of
 from mcp_rollout.rollout.trace.index import FILE
 from mcp_rollout.rollout.trace.reader import Traces
-from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
+from mcp_rollout.rollout.trace.record import Reward, Trace
 from mcp_rollout.rollout.trace.store import TraceStore
 
 
@@ -69,15 +66,6 @@ def test_entries_are_filtered_and_sorted_and_read(tmp_path: Path) -> None:
         assert all(trace_of(int(each)).reward is None for each in last)  # without a value: last
 
 
-def test_a_reader_may_end_before_its_entries_do(tmp_path: Path) -> None:
-    """As where a command's output goes into `head`."""
-    write(tmp_path, *range(3))
-    with Traces(tmp_path) as traces:
-        entries = traces.entries()
-        assert next(entries)["id"] == "0000"
-    entries.close()  # pyright: ignore[reportAttributeAccessIssue]  # a generator
-
-
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
@@ -120,15 +108,6 @@ def test_the_index_follows_a_run_through_journal_and_archive(tmp_path: Path) -> 
         assert ids(traces) == ["0002"]
 
 
-def test_entries_of_an_archive_are_those_of_its_journal(tmp_path: Path) -> None:
-    journal = write(tmp_path, *range(12))
-    with Traces(tmp_path) as traces:
-        before = [{**entry, "file": 0, "place": 0} for entry in traces.entries()]
-        archive(journal)
-        traces.refresh()
-        assert [{**entry, "file": 0, "place": 0} for entry in traces.entries()] == before
-
-
 def test_a_torn_index_is_made_again_wherever_it_was_cut(tmp_path: Path) -> None:
     write(tmp_path, *range(60))
     expected = found(tmp_path, sort=["id"])
@@ -154,45 +133,6 @@ def test_a_torn_index_is_made_again_wherever_it_was_cut(tmp_path: Path) -> None:
         assert found(tmp_path, sort=["id"]) == expected
 
 
-def test_an_index_of_another_version_is_made_again(tmp_path: Path) -> None:
-    write(tmp_path, 1)
-    with sqlite3.connect(tmp_path / FILE) as database:
-        database.execute("CREATE TABLE other (x)")
-        database.execute("PRAGMA user_version = 99")
-    database.close()
-    with capture_logs():
-        assert found(tmp_path) == ["0001"]
-
-
-def test_a_reader_that_is_killed_leaves_an_index_that_goes_on(tmp_path: Path) -> None:
-    """Killed at seeded moments while it makes the index; what it leaves is completed, nothing counts twice."""
-    write(tmp_path, *range(200))
-    expected = [f"{number:04d}" for number in range(200)]
-    program = """
-import os, signal, sys
-from mcp_rollout.rollout.trace import index
-index._COMMIT_ROWS = 10
-taken, add = 0, index.Index._add
-def counted(self, *arguments):
-    global taken
-    taken += 1
-    done = add(self, *arguments)
-    if taken == step:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
-index.Index._add = counted
-for step in map(int, sys.argv[2:]):
-    child = os.fork()
-    if not child:
-        from pathlib import Path
-        index.Index(Path(sys.argv[1])).refresh()
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-"""
-    subprocess.run([sys.executable, "-c", program, tmp_path, "1", "3", "2"], check=True, timeout=100, env=environment())
-    assert found(tmp_path, sort=["id"]) == expected
-
-
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -202,21 +142,6 @@ def test_a_directory_without_an_index_file_of_its_own_is_read_all_the_same(tmp_p
     (tmp_path / FILE).mkdir()  # no file can be written there
     with capture_logs():
         assert found(tmp_path) == ["0001", "0002"]
-
-
-def test_a_partial_last_line_is_added_when_it_is_whole(tmp_path: Path) -> None:
-    journal = write(tmp_path, 1, 2)
-    whole = journal.read_bytes()
-    half = len(whole) * 3 // 4
-    journal.write_bytes(whole[:half])
-    with Traces(tmp_path) as traces:
-        assert ids(traces) == ["0001"]
-        journal.write_bytes(whole)
-        traces.refresh()
-        assert ids(traces) == ["0001", "0002"]
-        shutil.copy(journal, journal.with_name("copy.jsonl"))
-        traces.refresh()
-        assert traces.count() == 4 and traces.count(f"stop_reason = '{StopReason.USER_DONE}'") == 4
 
 
 def test_a_question_of_the_page_is_bounded_in_memory(tmp_path: Path) -> None:

@@ -75,17 +75,6 @@ def test_a_large_journal_is_archived_and_read_like_any_other(tmp_path: Path) -> 
         assert [from_json(line).id for line in lines.read().splitlines()] == names[: len(read_file(archives[0]))]
 
 
-def test_a_journal_whose_archiving_was_interrupted_counts_once(tmp_path: Path) -> None:
-    TraceStore(tmp_path).append(recorded_trace())
-    (journal,) = tmp_path.iterdir()
-    journal.with_name(archive_of(journal).name + ".partial").write_bytes(b"half")
-    assert list(read_traces(tmp_path)) == [recorded_trace()]
-    kept = journal.read_bytes()
-    archive(journal)
-    journal.write_bytes(kept)  # killed before the journal was removed
-    assert list(read_traces(tmp_path)) == [recorded_trace()]
-
-
 def test_a_journal_that_cannot_be_archived_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     store = TraceStore(tmp_path, archive_bytes=10_000)
     store.append(recorded_trace("a"))
@@ -156,37 +145,12 @@ def test_a_record_with_a_number_that_no_archive_can_hold_is_skipped_and_said(
         assert [trace.id for trace in read_traces(archive(journal).parent)] == ["b"]
 
 
-def test_a_store_that_is_forgotten_holds_no_file(tmp_path: Path) -> None:
-    TraceStore(tmp_path).append(recorded_trace())
-    (journal,) = tmp_path.glob("*.jsonl")
-    held = {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
-    assert str(journal) not in held
-
-
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="trace_dir: cannot write traces"):
         TraceStore(tmp_path / "file" / "traces").append(recorded_trace())
     with pytest.raises(ConfigError, match=r"--out: cannot write traces: .* \(name a directory"):
         TraceStore(tmp_path / "file" / "traces", key="--out").check()
-
-
-@pytest.mark.anyio
-async def test_a_trajectory_whose_record_cannot_be_written_is_in_flight_no_more(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    trace, store = recorded_trace(), TraceStore(tmp_path / "file" / "traces")
-    store.heartbeat.begin(trace)
-    assert store.heartbeat.progress.in_flight == 1
-    with pytest.raises(ConfigError, match="cannot write traces"):
-        store.append(trace)
-    assert store.heartbeat.progress.in_flight == 0
-
-
-def test_the_record_is_plain_json() -> None:
-    record = json.loads(to_json(recorded_trace()))
-    assert record["schema_version"] == 4
-    assert record["turns"][0]["tools"][0]["arguments"] == {"k": [1, None]}
-    assert record["origin"]["validate"] is True
 
 
 FULL = """

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mcp_rollout.rollout.trace.trained import read_trained, write_trained
-from mcp_rollout.rollout.trace.trained_segment import SUFFIX, TrainedSegment, digest
+from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, digest
 
 PROMPT, RESPONSE = [1, 2], [7, 8, 9, 10]
 TRAINED = TrainedSegment(
@@ -55,12 +55,6 @@ def test_a_trainer_without_entropy_or_an_engine_without_logprobs_leaves_them_out
     assert read.trainer_logprobs == [-0.25, 0.0, -1.5, -0.5]
 
 
-def test_a_sample_of_which_nothing_was_in_the_loss_has_its_length(tmp_path: Path) -> None:
-    write_trained(tmp_path, 1, [replace(TRAINED, mask=[False] * 4)])
-    (read,) = read_trained(tmp_path)
-    assert read.mask == [False] * 4 and read.advantages == [0.0] * 4
-
-
 def test_steps_are_read_in_order_and_a_step_that_was_trained_again_has_both(tmp_path: Path) -> None:
     for step in (10, 2, 2):
         write_trained(tmp_path, step, [replace(TRAINED, step=step)])
@@ -71,15 +65,6 @@ def test_a_digest_tells_other_ids_and_another_split_apart() -> None:
     assert digest(array("q", PROMPT), array("q", RESPONSE)) == digest(PROMPT, RESPONSE)
     others = [([1], [2, *RESPONSE]), (PROMPT, RESPONSE[:-1]), (PROMPT, [*RESPONSE[:-1], 11])]
     assert digest(PROMPT, RESPONSE) not in [digest(*other) for other in others]
-
-
-def test_a_torn_file_is_skipped_with_a_warning(tmp_path: Path) -> None:
-    whole = write_trained(tmp_path, 1, [TRAINED])
-    for kept in (0, 3, 100, whole.stat().st_size - 1):
-        whole.with_name(f"00000002-{kept}{SUFFIX}").write_bytes(whole.read_bytes()[:kept])
-    with capture_logs() as logs:
-        assert [each.step for each in read_trained(tmp_path)] == [3]
-    assert len(logs) == 4
 
 
 @pytest.mark.parametrize("written", [1, 5])
