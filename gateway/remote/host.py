@@ -45,6 +45,8 @@ from mcp_rollout.gateway.types import ServerIdentity
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+_LONGEST = 64 << 20
+"""Bytes of a host's longest answer: eight times a server's, since a list of tools has those of all servers."""
 _PAUSES_S = (0.05, 0.2, 0.5, 1.0)
 """Before the next attempts at a request; the last one repeats."""
 _WAIT_S = 20.0
@@ -288,7 +290,7 @@ class Posts:
         written = dict(host.headers)
         if host.token is not None:
             headers["authorization"] = written["authorization"] = f"Bearer {host.token.get_secret_value()}"
-        bounds = {"max_message_bytes": host.max_message_bytes, "start_timeout_s": host.connect_timeout_s}
+        bounds = {"max_message_bytes": _LONGEST, "start_timeout_s": host.connect_timeout_s}
         config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
         self.redactor = Redactor(config.model_copy(update={"headers": written, "secrets": tuple(secrets)}))
         self._exchanges = Exchanges(config, connections=connections, direct=host.direct)

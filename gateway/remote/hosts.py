@@ -41,8 +41,6 @@ class HostConfig(BaseModel):
     """For one connection."""
     lost_after_s: Seconds = 15
     """For how long a host may be out of reach before its worlds count as lost."""
-    max_message_bytes: int = Field(default=64 << 20, ge=1024)
-    """Longest answer; the host bounds each server's own messages."""
 
     @field_validator("url")
     @classmethod

@@ -25,10 +25,10 @@ from mcp_rollout.rollout.environment.parameters import name_suffix, split_name, 
 from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
 from mcp_rollout.rollout.environment.sections import (
     AgentConfig,
+    CutRules,
     FilterAction,
     FiltersConfig,
     LimitsConfig,
-    ResultsConfig,
     Section,
     Strategy,
     StrategyConfig,
@@ -138,7 +138,7 @@ class Environment(GatewayConfig):
     tasks: TasksConfig | None = None
     """The server that lists the tasks and the expert's scripts (roles `tasks` and `expert`), or a file of tasks."""
     limits: LimitsConfig = LimitsConfig()
-    results: ResultsConfig = ResultsConfig()
+    results: CutRules = CutRules()
     thinking: ThinkingConfig = ThinkingConfig()
     filters: FiltersConfig = FiltersConfig()
     strategy: StrategyConfig = StrategyConfig()

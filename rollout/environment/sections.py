@@ -36,18 +36,10 @@ class CutConfig(Section):
 
 
 class CutRules(CutConfig):
-    """The default rule for cutting results, and rules for single tools."""
+    """How results are cut when they enter the context: a rule for all, and rules for single tools."""
 
     tools: dict[str, CutConfig] = Field(default_factory=dict)
     """By exposed tool name or a glob of it; the first match applies."""
-
-
-class ResultsConfig(CutRules):
-    """How results are cut when they enter the context."""
-
-    overflow_tokens: int = Field(default=64, ge=16)
-    """Results that exceed the trajectory's token budget are cut until this many tokens are left for the answer. If that
-    would leave less than this many tokens of a result, the trajectory ends instead."""
 
 
 class LimitsConfig(Section):

@@ -15,6 +15,7 @@ from mcp_rollout.rollout.environment.sections import CompactConfig, Strategy, Su
 from mcp_rollout.rollout.errors import PromptTooLong
 from mcp_rollout.rollout.loop.context import Context, with_line
 from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.results import OVERFLOW_TOKENS
 from mcp_rollout.rollout.loop.reward import without_images
 from mcp_rollout.rollout.trace.events import Mark, MarkKind
 from mcp_rollout.rollout.trace.record import StopReason, Trace
@@ -49,7 +50,7 @@ def check_compaction(
         problem = "drop_previous changes the turns that compact keeps as they were sampled"
         faults.append(ConfigError(problem, file=file, key="thinking.context", remedy="set it to keep"))
     room = min(limits.response_tokens, limits.context_tokens or limits.response_tokens) // unit
-    beside = config.summary_tokens + (limits.tokens_per_turn or 0) // unit + environment.results.overflow_tokens
+    beside = config.summary_tokens + (limits.tokens_per_turn or 0) // unit + OVERFLOW_TOKENS
     most = room - beside - len(config.instruction) // 4
     if config.at_tokens > most:
         problem = f"is {config.at_tokens}; a turn and a summary after it do not fit into a response of {room} tokens"

@@ -11,7 +11,7 @@ from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.sections import ThinkingContext
 from mcp_rollout.rollout.loop.clock import Clock
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.loop.results import rule_for, shorten
+from mcp_rollout.rollout.loop.results import OVERFLOW_TOKENS, rule_for, shorten
 from mcp_rollout.rollout.loop.spans import NO_SPANS, Spans
 from mcp_rollout.rollout.loop.thinking import without_thinking
 from mcp_rollout.rollout.trace.events import Mark, MarkKind
@@ -77,7 +77,7 @@ class Context:
         """By how many tokens the messages exceed the room, and what takes them into the context."""
         edit = self.tokens.messages(base, trace.rendered, shown, self.schemas)
         left = room - (len(edit.inserted) + len(edit.appended) - edit.removed)
-        excess = 0 if left >= 1 else self.environment.results.overflow_tokens - left
+        excess = 0 if left >= 1 else OVERFLOW_TOKENS - left
         return excess, partial(self._take, trace, base, edit)
 
     def _take(self, trace: Trace, base: list[int], edit: Edit) -> None:
@@ -108,7 +108,7 @@ class Context:
             if message["role"] == "tool" and isinstance(message["content"], str)
         }
         # Each result keeps this much: the policy could take a shorter fragment for the whole answer.
-        spare = {index: max(0, size - results.overflow_tokens) for index, size in sizes.items()}
+        spare = {index: max(0, size - OVERFLOW_TOKENS) for index, size in sizes.items()}
         if sum(spare.values()) < excess:
             return False
         for index in sorted(spare, key=lambda index: -spare[index]):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mcp_rollout.rollout.environment.sections import ObservationsConfig
 from mcp_rollout.rollout.loop.context import Context, with_line
-from mcp_rollout.rollout.loop.results import rule_for, shorten
+from mcp_rollout.rollout.loop.results import OVERFLOW_TOKENS, rule_for, shorten
 from mcp_rollout.rollout.loop.reward import without_images
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.types import Message, TokenBuilder
@@ -34,7 +34,7 @@ class ReducedContext(Context):
         self, trace: Trace, shown: Sequence[Message], base: list[int], room: int
     ) -> tuple[int, Callable[[], None]]:
         config = self.environment.strategy.single_turn
-        most = len(base) + min(config.history_tokens, room - self.environment.results.overflow_tokens)
+        most = len(base) + min(config.history_tokens, room - OVERFLOW_TOKENS)
         ids = self._fitting(_History(trace, config.observations, self.tokens), shown, most)
 
         def take() -> None:

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from worlds import play, saying
 
-from mcp_rollout.rollout.environment.sections import Keep, ResultsConfig
+from mcp_rollout.rollout.environment.sections import CutRules, Keep
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.results import rule_for, shorten
 from mcp_rollout.rollout.tokens.chatml import ByteTokens
@@ -121,7 +121,7 @@ async def test_rules_are_per_tool_and_a_result_without_one_is_not_cut(tmp_path: 
     results = {"max_tokens": 20, "tools": {"rea*": {"max_tokens": None}, "read": {"max_tokens": 30}}}
     _, event, read = await one_call(tmp_path, calling("read", size=500), results=results)
     assert len(read) == 500 and event.shown is None and event.cut_tokens == 0
-    config = ResultsConfig.model_validate(results)
+    config = CutRules.model_validate(results)
     assert rule_for("other", config).max_tokens == 20
 
 
