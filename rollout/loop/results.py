@@ -10,7 +10,7 @@ from mcp_rollout.rollout.environment.sections import CutConfig, CutRules, Keep
 from mcp_rollout.rollout.types import Shown, TokenBuilder
 
 OVERFLOW_TOKENS = 64
-"""Results that exceed the trajectory's token budget are cut until this many tokens, enough for a short answer, are left.
+"""Results that exceed the trajectory's token budget are cut until this many tokens are left, enough for a short answer.
 If that would leave less than this many tokens of a result, the trajectory ends instead."""
 _CHARACTERS = 64
 """Characters per kept token. Of a longer text only the ends are tokenised, and its token count is an estimate."""
