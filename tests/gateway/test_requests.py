@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from serving import Model, listening, serving
 from starlette.responses import Response
 
-from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session
+from mcp_rollout import Gateway, GatewayConfig, Session
 from mcp_rollout.gateway.errors import DeliveryUnknown, RequestRefused
 from mcp_rollout.gateway.server_events import NotificationKind, RequestKind, ServerEvents
 from mcp_rollout.mcp_servers.kit import InProcess
@@ -297,16 +297,6 @@ def patient(clock: Clock, pause_s: float, over: Callable[[], Any] = lambda: None
         return {"action": "accept", "content": {"n": 1}}
 
     return server
-
-
-async def test_the_elicitation_server_must_have_the_tool() -> None:
-    server = shop()
-    config = GatewayConfig.model_validate(
-        {"servers": {"shop": {"factory": "unused:unused"}}, "elicitation": {"server": "shop"}}
-    )
-    with pytest.raises(ConfigError, match=r"elicitation.server: 'shop' has no tool with the role elicit"):
-        async with Gateway(config, connect=lambda *_: server):
-            pass
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

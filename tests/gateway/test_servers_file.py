@@ -122,24 +122,6 @@ def test_every_wrong_entry_is_told_and_costs_none_of_the_others(tmp_path: Path) 
     assert ([*found.config.servers], [*found.entries.faults]) == (["b"], ["a", "c", "d"])
 
 
-def test_every_fault_of_one_entry_is_reported_once(tmp_path: Path) -> None:
-    env = {"A": "${NO_A}", "B": "${NO_B}", "C": "set"}
-    entry = {"command": "x", "args": ["${NO_C}"], "env": env, "headers": {"X": "y"}, "min_ready": 1, "comand": "x"}
-    with pytest.raises(ConfigError) as caught:
-        load_servers(written(tmp_path / "s.json", {"mcpServers": {"w": entry}}))
-    assert [fault.key for fault in faults_of(caught.value)] == [
-        "mcpServers.w.args",
-        "mcpServers.w.env.A",
-        "mcpServers.w.env.B",
-        "mcpServers.w.comand",
-    ]
-    del entry["comand"]
-    with pytest.raises(ConfigError) as caught:
-        load_servers(written(tmp_path / "s.json", {"mcpServers": {"w": {**entry, "args": [], "env": {}}}}))
-    said = [fault.problem for fault in faults_of(caught.value)]
-    assert said == ["headers needs a url, and the entry has a command", "min_ready needs scope: process"]
-
-
 def test_of_many_faults_the_first_are_worded_and_the_others_counted(tmp_path: Path) -> None:
     entries = {f"s{number}": {"comand": "x"} for number in range(50)}
     with pytest.raises(ConfigError) as caught:

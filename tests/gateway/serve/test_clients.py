@@ -77,26 +77,6 @@ async def test_a_clients_session_opens_no_lease_and_reaches_no_other_world(mini:
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-async def test_arguments_that_do_not_fit_are_answered_in_the_servers_place(
-    mini: Entries, config: Config, mode: str
-) -> None:
-    tools = {"change": {"put": {"fixed": {"text": "fixed"}}}}
-    async with (
-        served(config(store=mini("echo", "put", tools=tools))) as running,
-        Client(running.url, mode=mode) as user,
-    ):
-        for tool, arguments, fault in (
-            ("echo", {}, "missing required 'text'"),
-            ("echo", {"text": [1]}, "text"),
-            ("put", {"text": "mine"}, "unknown 'text'"),
-        ):
-            refused = await user.call_tool(tool, arguments)
-            assert refused.is_error and text(refused).startswith(f"Invalid arguments for {tool}: ")
-            assert fault in text(refused)
-        assert text(await user.call_tool("echo", {"text": "plum"})) == "plum"
-
-
-@pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_arguments_that_are_left_to_the_server_reach_it(mini: Entries, mode: str) -> None:
     checking = {"command": sys.executable, "args": ["-c", CHECKING], "required": True}
     entries = {"store": mini("echo", call_timeout_s=1), "checking": checking}
