@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
 from mcp_rollout import Gateway, GatewayConfig, Session, load_servers
-from mcp_rollout.gateway.errors import ServerUnavailable
+from mcp_rollout.gateway.errors import ProtocolError, ServerUnavailable
+from mcp_rollout.mcp_servers.kit import InProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +135,22 @@ async def test_every_version_of_the_handshake_era_is_spoken_over_http(transport:
     async with listening(older(handshake_only(app))) as address:
         async with session_on({"url": f"{address}/{path}", "type": transport}) as session:
             assert (await session.call("version", {})).text == version
+
+
+@pytest.mark.parametrize("transport", ["http", "sse", "in_lines"])
+async def test_an_answer_that_is_too_long_fails_its_call_alone(transport: str) -> None:
+    server, _ = world()
+    bound = {"max_message_bytes": 50_000}
+    async with AsyncExitStack() as stack:
+        if transport == "in_lines":
+            leased = session_on({"factory": "unused:unused", **bound}, lambda *_: InProcess(server))
+        else:
+            entry = await stack.enter_async_context(serving(server, transport))
+            leased = session_on({**entry, **bound})
+        session = await stack.enter_async_context(leased)
+        with pytest.raises(ProtocolError, match="max_message_bytes"):
+            await session.call("large", {})
+        assert (await session.call("get", {})).text == "here"
 
 
 async def test_a_url_without_an_event_stream_is_said_to_have_none() -> None:
