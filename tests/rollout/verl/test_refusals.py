@@ -55,7 +55,7 @@ RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
     (ASYNC, {}),
     ({"data.train_files": None}, {"data.train_files": "is not given"}),
     ({"actor_rollout_ref.model.path": None}, {"actor_rollout_ref.model.path": "is not given"}),
-    ({f"{ROLLOUT}.custom.environment": {"limits": {}}}, {f"{ROLLOUT}.custom": "are read below mcp only"}),
+    ({f"{ROLLOUT}.custom.environment": {"limits": {"attempts": 2}}}, {f"{ROLLOUT}.custom": "are read below mcp only"}),
     ({f"{ROLLOUT}.custom.theirs": {"use": "tree"}}, {}),
     ({f"{MCP}.seed": 3, f"{MCP}.sampling_seed_key": None}, {f"{MCP}.seed": "is 3, and requests have no seed"}),
     ({MODULES: "mine"}, {MODULES: "does not name mcp_rollout.rollout.verl.trainer"}),
