@@ -88,7 +88,7 @@ def called(node: ast.Call) -> str:
 
 def beside(module: str, directory: Path) -> str:
     """The name of a module; the fork server, which runs with its own directory on the path, imports its files bare."""
-    inside = (directory / f"{module}.py").is_file() and not (ROOT / module).exists()
+    inside = directory.name == "fork_server" and (directory / f"{module}.py").is_file()
     return ".".join((*directory.relative_to(ROOT).parts, module)) if inside else module
 
 

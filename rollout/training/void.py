@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
 
-from mcp_rollout.rollout.environment.reward_config import RewardConfig
+from mcp_rollout.gateway.types import CallFault
+from mcp_rollout.rollout.environment.reward_config import Component, RewardConfig
 from mcp_rollout.rollout.errors import StopTraining
 from mcp_rollout.rollout.trace.drift import siblings
 from mcp_rollout.rollout.trace.events import MarkKind
@@ -31,7 +32,7 @@ class Defect(StrEnum):
     NO_CALLS = "no_calls"
     """No turn could be read as a call, and no reward differs from its siblings'."""
     CALLS_FAIL = "calls_fail"
-    """Every call failed."""
+    """Every call failed, and not for mistakes of a policy whose rewards differ."""
     CUT = "cut"
     """One limit ended every trajectory, and no reward differs from its siblings'."""
     WITHDRAWN = "withdrawn"
@@ -66,15 +67,19 @@ class Evidence:
     score: float
     """0 if it was withdrawn."""
     best: float
-    """The highest score that its weights allow with components of at most 1; 0 where it has no weighted component."""
+    """The highest score that its weights allow with components of at most 1, or its own where that is higher, as where
+    turns have rewards; 0 where nothing has a weight."""
     components: dict[str, float] = field(default_factory=dict[str, float])
     """Those with a weight, by name."""
     judged: frozenset[str] = frozenset()
     """Those of them that a model judges."""
     turns: int
     calls: int
+    """Those that could be read."""
     errors: int
-    """Calls that failed."""
+    """Those of them that failed."""
+    mistakes: int = 0
+    """Those of these that were wrong themselves: to an unknown tool, or with arguments that do not fit it."""
     sampled: int
     """Tokens."""
     unread: str
@@ -86,26 +91,30 @@ class Evidence:
     def of(cls, trace: Trace, reward: RewardConfig) -> Evidence:
         marks = (mark for turn in trace.turns for mark in turn.marks if mark.kind in _UNREAD)
         written = next((turn.content or turn.thinking for turn in trace.turns), "")
-        failed = (event.text for turn in trace.turns for event in turn.tools if event.is_error)
+        calls = [each for turn in trace.turns for each in turn.tools if each.fault is not CallFault.UNREADABLE]
+        failed = [each for each in calls if each.is_error]
         found = None if trace.is_withdrawn else trace.reward
         parts = found.parts if found is not None else {}
         weights = {name: reward.weight(name) for name in parts if reward.weight(name)}
         judged = reward.rubric.criteria if reward.rubric is not None else ()
+        score = found.score if found is not None else 0.0
+        most = [*weights.values(), reward.weight(Component.SCORE) if reward.server is not None else 0.0]
         reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else str(trace.stop_reason)
         return cls(
             group=siblings(trace),
             ended=trace.stop_reason,
             failure=reason if trace.is_withdrawn else "",
-            score=found.score if found is not None else 0.0,
-            best=sum(weight for weight in weights.values() if weight > 0),
+            score=score,
+            best=max(sum(weight for weight in most if weight > 0), score),
             components={name: parts[name] for name in weights},
             judged=frozenset(judged),
             turns=len(trace.turns),
-            calls=trace.tool_calls,
-            errors=trace.tool_errors,
+            calls=len(calls),
+            errors=len(failed),
+            mistakes=sum(each.fault is not None and each.fault.is_mistake for each in failed),
             sampled=trace.sampled_anew,
             unread=next((mark.detail for mark in marks if mark.detail), written)[:_QUOTED],
-            error=next(failed, "")[:_QUOTED],
+            error=failed[0].text[:_QUOTED] if failed else "",
         )
 
 
@@ -152,10 +161,15 @@ def _void(played: Sequence[Evidence], tool_format: str) -> Iterator[Finding]:
         read_by = f"calls are read as {tool_format}: compare that" if tool_format else "compare how calls are read"
         remedy = f"{read_by} with what the model's chat template shows, or warm the policy up on traces of an expert"
         yield Finding(defect=Defect.NO_CALLS, problem=problem, remedy=remedy)
-    if calls >= _LEAST and errors == calls:
+    mistakes = sum(one.mistakes for one in played)
+    # A policy that makes mistakes may learn from rewards that differ; no reward mends a server.
+    if calls >= _LEAST and errors == calls and (is_barren or mistakes < errors):
         error = next(one.error for one in played if one.errors)
         problem = f"each of {calls} calls failed; for example {error!r}"
-        yield Finding(defect=Defect.CALLS_FAIL, problem=problem, remedy="try the same call with `mcp-rollout call`")
+        remedy = "try the same call with `mcp-rollout call`"
+        if mistakes == errors:
+            remedy = "the calls are wrong: warm the policy up on traces of an expert, or show fewer and simpler tools"
+        yield Finding(defect=Defect.CALLS_FAIL, problem=problem, remedy=remedy)
     reasons = {one.ended for one in played}
     if is_barren and len(reasons) == 1 and (reason := reasons.pop()) is not None and reason.is_truncated:
         sampled, turns = fmean(one.sampled for one in played), fmean(one.turns for one in played)

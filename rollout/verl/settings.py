@@ -48,6 +48,8 @@ class Settings(TrainingSettings):
 
     record_trained: bool = False
     """Whether the trainer writes what it computed on each token beside the traces; needs a trainer of ours."""
+    void_batches: int = Field(default=3, ge=0)
+    """Batches in a row that teach nothing for a reason that does not heal, after which training stops; 0 for never."""
     worker_start_timeout_s: float = Field(default=600.0, gt=0)
     """How long the replacement of a dead agent worker may take to start; after that the others play its prompts."""
     sampling_seed_key: str | None = None

@@ -53,6 +53,8 @@ def command(
         "engine": "cpu",
         "trainer.default_local_dir": home,
         "hydra.run.dir": home / "hydra",
+        # Most policies here are untrained, and teach themselves nothing.
+        "actor_rollout_ref.rollout.custom.mcp.void_batches": 0,
         f"{_VARIABLES}.VERL_FILE_LOGGER_ROOT": home,
         **overrides,
     }

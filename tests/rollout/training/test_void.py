@@ -1,4 +1,4 @@
-"""Batches that teach nothing: what each defect is named, what stops a training, and what is never said of a healthy one."""
+"""Batches that teach nothing: the name of each defect, what stops a training, what is never said of a healthy one."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ DEFECTS: dict[str, tuple[Defect, Batch]] = {
     "the server fails every call": (
         Defect.CALLS_FAIL, batch(lambda number: scored(number / 20) | {"errors": 2, "error": "connection refused"})
     ),
+    "no tool has such a name": (Defect.CALLS_FAIL, batch(lambda _: {"errors": 2, "mistakes": 2, "error": "unknown"})),
     "the response is too short": (Defect.CUT, batch(lambda _: {"ended": StopReason.TOKEN_LIMIT})),
     "the clock is too short": (Defect.CUT, batch(lambda _: {"ended": StopReason.TIME_LIMIT})),
     "the world never starts": (Defect.WITHDRAWN, batch(lambda _: {"failure": "server_unavailable: gone"})),
