@@ -55,7 +55,6 @@ COMMANDS = {
     "ls": (*_TRACE, "ls", _DIR),
     "ls --where --sort": (*_TRACE, "ls", _DIR, "--where", "reward >= 0.5 and turns > 5", "--sort=-turns,task"),
     "stats": (*_TRACE, "stats", _DIR),
-    "stats --by": (*_TRACE, "stats", _DIR, "--by", "environment,task,tool"),
     "show --worst": (*_TRACE, "show", _DIR, "--worst"),
     "grep": (*_TRACE, "grep", _DIR, "-l", "no such words anywhere"),
     "each line parsed": ("-c", _READER, _DIR),

@@ -38,9 +38,6 @@ def check_env(
     user_varies: Annotated[
         bool, typer.Option("--user-varies", help="The user is a model or a person: its words may differ.")
     ] = False,
-    mutate: Annotated[
-        int, typer.Option(min=0, max=1000, help="How many times names, descriptions and schemas of tools are changed.")
-    ] = 0,
     program: Annotated[
         bool,
         typer.Option(
@@ -58,7 +55,7 @@ def check_env(
     if program:
         return _try_out(loaded, as_json)
     item = None if task is None else ListedTask(task=task, seed=seed or 0)
-    options = Options(tasks=tasks, task=item, user_varies=user_varies, mutations=mutate)
+    options = Options(tasks=tasks, task=item, user_varies=user_varies)
     report = anyio.run(_examined, loaded, options)
     if as_json:
         print_json(report.as_json())

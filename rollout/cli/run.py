@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from mcp_rollout.rollout.evaluation.resume import (
     engine_settings,
     evaluation_record,
 )
-from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_rewards, note_on_roots, notes_on_trees
+from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_rewards, notes_on_trees
 from mcp_rollout.rollout.loop.agent import build_agent
 from mcp_rollout.rollout.loop.compaction import check_compaction
 from mcp_rollout.rollout.loop.reward import check_reward
@@ -49,6 +49,7 @@ from mcp_rollout.rollout.process import export_spans, tune_collector
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.run_record import RunRecord, TokenIds, file_digest
 from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.training.void import Evidence, findings
 
 app = typer.Typer(add_completion=False)
 
@@ -91,8 +92,9 @@ def run(
     override = {"agent": {"with": dict(map(_argument, agent_with))}} if agent_with else {}
     loaded = with_hosts(_loaded(environments, source, override, engine.written_as), worlds.hosts)
     for environment in loaded:
-        for note in _notes_before(environment, sizes):
-            typer.echo(f"note: {note}", err=True)
+        if sizes.concurrency > environment.max_sessions:
+            taken = f"{environment.max_sessions} of --concurrency {sizes.concurrency}"
+            typer.echo(f"note: {environment.name} takes {taken} at a time; its key max_sessions raises that", err=True)
     split = source.split(split, default="test")
     options = engine.options(max_sequences=sizes.concurrency)
     settings: Settings = {"split": split, "response-tokens": sizes.response_tokens, "max-tokens": engine.max_tokens}
@@ -133,16 +135,6 @@ def _loaded(
     if len({environment.name for environment in loaded}) < len(loaded):
         raise ConfigError("two of the environments have one name", key="ENV", remedy="give each its own name")
     return loaded
-
-
-def _notes_before(environment: Environment, sizes: Sizes) -> Iterator[str]:
-    if sizes.concurrency > environment.max_sessions:
-        yield (
-            f"{environment.name} takes {environment.max_sessions} of --concurrency {sizes.concurrency} at a time; "
-            "its key max_sessions raises that"
-        )
-    if note := note_on_roots(environment, sizes.samples):
-        yield note
 
 
 def _argument(option: str) -> tuple[str, Any]:
@@ -233,8 +225,12 @@ async def _play(
                     tasks = [job.task for job in jobs if job.row[0] == name and not job.origin.sample]
                     idle[name] = await idle_worlds(environment, gateways[name], tasks)
 
+        rewards = {environment.name: environment.reward for environment in environments}
+        evidence: dict[str, list[Evidence]] = {name: [] for name in rewards}
+
         def finished(trace: Trace) -> None:
             outcomes.append(Outcome.of(trace))
+            evidence[trace.task.environment].append(Evidence.of(trace, rewards[trace.task.environment]))
 
         showing = shown_live(
             f"{', '.join(gateways)} / {engine.name}",
@@ -259,6 +255,7 @@ async def _play(
             )
         store.close()
         notes = [*engine.notes, *notes_on_trees(outcomes, environments)]
+        notes += [f"{name}: {finding}" for name, seen in evidence.items() for finding in findings(seen)]
         return Played(
             engine=engine.name,
             notes=notes,

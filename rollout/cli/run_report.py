@@ -133,24 +133,13 @@ def _cells(summary: Summary) -> dict[tuple[int, str], str]:
         {f"pass^{k}": _interval(made) for k, made in summary.pass_hat_k.items() if k > 1},
         {
             **{f"strategy: {name}": str(count) for name, count in summary.strategies.items() if name != "chain"},
-            **(_tree(summary) if Strategy.TREE in summary.strategies else {}),
+            **({"  branches": str(summary.branches)} if Strategy.TREE in summary.strategies else {}),
             "turns": _number(summary.turns_mean),
             "tool errors": f"{summary.tool_error_rate:.1%} of {summary.tool_calls}",
         },
         {f"ended: {reason}": str(count) for reason, count in summary.stop_reasons.items()},
     ]
     return {(number, label): text for number, block in enumerate(blocks) for label, text in block.items()}
-
-
-def _tree(summary: Summary) -> dict[str, str]:
-    """Also where they are 0: a tree without branches is a group of chains."""
-    return {
-        "  branches": str(summary.branches),
-        "  diverged": str(summary.diverged),
-        "  calls replayed": str(summary.replayed_calls),
-        "  worlds restored": str(summary.restored),
-        "  shared tokens": str(summary.shared_tokens),
-    }
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`trace`: recorded trajectories listed, shown, compared, searched, counted, exported and watched."""
+"""`trace`: recorded trajectories listed, shown, searched, counted, exported and watched."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mcp_rollout.rollout.cli.trace_export import export
 from mcp_rollout.rollout.cli.trace_stats import stats
 from mcp_rollout.rollout.cli.trace_view import TokenizerPath, explain, view
 from mcp_rollout.rollout.trace.entries import COLUMNS, Entry
-from mcp_rollout.rollout.trace.journal import to_json
+from mcp_rollout.rollout.trace.journal import readable
 from mcp_rollout.rollout.trace.reader import Traces
-from mcp_rollout.rollout.trace.view import difference, render, searched, token_lines
+from mcp_rollout.rollout.trace.view import render, searched, token_lines
 from mcp_rollout.rollout.viewer.directory import Directory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")
@@ -105,7 +105,7 @@ def show(
         for entry in found:
             trace = traces.read(entry)
             if as_json:
-                typer.echo(json_visible(to_json(trace).decode()))
+                typer.echo(json_visible(readable(trace).decode()))
             elif tokens:
                 found_texts = opened.texts(trace)
                 for line in token_lines(trace, traces.trained(entry), texts=found_texts.texts):
@@ -114,19 +114,6 @@ def show(
                 # In a pipe no line is broken, so that what is shown can be searched and copied.
                 console.print(render(trace, full=full, boxed=console.is_terminal), soft_wrap=not console.is_terminal)
     return 0
-
-
-@app.command()
-def diff(directory: TraceDirectory, one: Identity, other: Identity) -> int:
-    """Compare two trajectories: outcome, shared tokens, and the conversation line by line.
-
-    Exit status 1 where the conversations differ.
-    """
-    with Traces(directory) as traces:
-        lines = list(difference(*(traces.read(_find(traces, each)) for each in (one, other))))
-    for line in lines:
-        typer.echo(line)
-    return int(any(line.startswith("@@") for line in lines))
 
 
 @app.command()

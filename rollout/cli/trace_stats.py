@@ -1,4 +1,4 @@
-"""`trace stats`: lengths, endings and rewards of recorded trajectories, in all or by a column."""
+"""`trace stats`: lengths, endings and rewards of recorded trajectories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from mcp_rollout.rollout.cli.options import (
     TraceDirectory,
     Where,
     none_found,
-    plain_table,
     print_json,
     template_text,
 )
@@ -28,23 +27,16 @@ from mcp_rollout.rollout.cli.output import Console
 from mcp_rollout.rollout.environment.config import Environment, load_environment
 from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
 from mcp_rollout.rollout.tokens.counting import trajectory_lengths
-from mcp_rollout.rollout.trace.drift import Drift, calls_seen, drifts, siblings
 from mcp_rollout.rollout.trace.entries import Entry
 from mcp_rollout.rollout.trace.export import offered_schemas
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
-from mcp_rollout.rollout.trace.stats import Stats, break_down, check_keys, measured, statistics_of
+from mcp_rollout.rollout.trace.stats import Stats, measured, statistics_of
 
 
 def stats(
     directory: TraceDirectory,
     where: Where = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="COLUMN,...", help="A line for each value: environment, task, tool, step, ...")
-    ] = None,
-    drift: Annotated[
-        bool, typer.Option("--drift", help="Compare the results of equal calls of siblings; reads all records.")
-    ] = False,
     tokenizer: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
     ] = None,
@@ -59,55 +51,22 @@ def stats(
     """
     text = template_text(tokenizer, chat_template)
     with Traces(directory) as traces:
-        if by is not None:
-            return _print_breakdown(traces, [key.strip() for key in by.split(",")], where, as_json=as_json)
         if tokenizer is None:
             entries = traces.entries(where=where)
         else:
             schemas = recorded_schemas(traces, tool_config, environments_dir)
             entries = _counted_as(ChatTemplate(tokenizer, chat_template=text), traces, where, schemas)
         found = statistics_of(entries)
-        drifted: list[Drift] | None = None
-        if drift:
-            played = (trace for trace in traces.traces(where=where) if not trace.is_withdrawn)
-            drifted = drifts((siblings(trace), calls_seen(trace)) for trace in played)
     if not found.trajectories and not found.withdrawn and not as_json:
         typer.echo(none_found(directory, where), err=True)
         return 1
     if as_json:
-        shown: dict[str, Any] = {}
-        if drifted is not None:
-            shown = {"drifted_calls": len(drifted), "drift_example": str(drifted[0]) if drifted else None}
-        print_json(asdict(found) | shown)
+        print_json(asdict(found))
     else:
         records = read_run_records(directory).values()
         bytes_only = bool(records) and all(record.token_ids is TokenIds.BYTES for record in records)
-        _print_stats(found, drifted, tokenizer, bytes_only=bytes_only)
+        _print_stats(found, tokenizer, bytes_only=bytes_only)
     return int(found.trajectories == 0)
-
-
-def _print_breakdown(traces: Traces, keys: Sequence[str], where: str | None, *, as_json: bool) -> int:
-    rows = break_down(traces.entries(where=where, columns=check_keys(keys)), keys)
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return int(not rows)
-    if not rows:
-        typer.echo(none_found(traces.directory, where), err=True)
-        return 1
-    table = plain_table()
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="left" if name in keys else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(_cell, row.values()))
-    Console().print_whole(table)
-    return 0
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _counted_as(template: ChatTemplate, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
@@ -119,7 +78,7 @@ def _counted_as(template: ChatTemplate, traces: Traces, where: str | None, tools
         yield entry
 
 
-def _print_stats(found: Stats, drifted: Sequence[Drift] | None, tokenizer: str | None, *, bytes_only: bool) -> None:
+def _print_stats(found: Stats, tokenizer: str | None, *, bytes_only: bool) -> None:
     console = Console()
     table = Table("", "mean", "median", "95%", "longest", title=f"{found.trajectories} trajectories")
     for column in table.columns[1:]:
@@ -137,11 +96,6 @@ def _print_stats(found: Stats, drifted: Sequence[Drift] | None, tokenizer: str |
         )
     if found.marked_turns:
         console.print("marked turns: " + ", ".join(f"{kind} {count}" for kind, count in found.marked_turns.items()))
-    if drifted:
-        problem = f"environment drift: {len(drifted)} calls got different results in sibling trajectories"
-        console.print(f"{problem}; for one, {drifted[0]}")
-    elif drifted is not None:
-        console.print("no environment drift: equal calls of sibling trajectories got equal results")
     if found.withdrawn:
         console.print(f"{found.withdrawn} withdrawn trajectories are left out")
     if found.recommended is None:

@@ -41,7 +41,6 @@ _WITH_TASKS: dict[Clause, Examine] = {
     Clause.FUNCTIONS: functions.functions,
     Clause.EXPERT: world_clauses.expert,
     Clause.FALSE_PASSES: mutations.false_passes,
-    Clause.MUTATIONS: mutations.mutations,
     Clause.ISOLATION: world_clauses.isolation,
     Clause.RELEASE: world_clauses.release,
     Clause.SNAPSHOT: world_clauses.snapshot,
@@ -64,8 +63,6 @@ class Options:
     """The one task to play instead, for environments that list none."""
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
-    mutations: int = 0
-    """How many times names, descriptions and schemas of the tools are changed, and the expert plays again."""
 
 
 async def check_environment(
@@ -83,10 +80,9 @@ async def check_environment(
         ExceptionGroup, BaseException: defects of this program only.
     """
     results: list[ClauseResult] = []
-    unasked = () if options.mutations else (Clause.MUTATIONS,)
 
     def report(because: str) -> Report:
-        return Report(environment=environment.name, results=complete(results, because=because, without=unasked))
+        return Report(environment=environment.name, results=complete(results, because=because))
 
     try:
         async with (
@@ -99,7 +95,6 @@ async def check_environment(
                 gateway=gateway,
                 elsewhere=elsewhere,
                 user_varies=options.user_varies,
-                mutations=options.mutations,
                 progress=progress,
             )
             servers, tools = len(gateway.catalogue), sum(map(len, gateway.catalogue.values()))
@@ -114,8 +109,7 @@ async def check_environment(
             if prepared.outcome is Outcome.FAILS:
                 results.append(prepared)  # in the place of what the list of tasks gave
             for clause, examine in _WITH_TASKS.items():
-                if clause not in unasked:
-                    results.append(await _result(clause, examine, setup))
+                results.append(await _result(clause, examine, setup))
         # Now that the servers have ended: what a program prints may wait in its buffer until then.
         results.append(await _result(Clause.OUTPUT, clauses.output, setup))
     except (ConfigError, GatewayError) as error:

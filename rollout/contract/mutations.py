@@ -1,4 +1,4 @@
-"""Clauses about the expert's trajectory when it is changed, and when the tools are."""
+"""The clause about the expert's trajectory when it is changed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from mcp_rollout.gateway.catalogue.names import policy_tools
-from mcp_rollout.gateway.config.tool_selection import ToolOverride
 from mcp_rollout.gateway.leases.session import Session
-from mcp_rollout.gateway.types import ToolDefinition
 from mcp_rollout.rollout.contract.calls import Call, Turn
 from mcp_rollout.rollout.contract.clauses import ClauseDoubtful, ClauseFailed, ClauseUntested
 from mcp_rollout.rollout.contract.play import CheckSetup, Play
@@ -18,7 +16,6 @@ from mcp_rollout.rollout.engines.random_arguments import random_arguments
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.harness import ListedTask
 from mcp_rollout.rollout.environment.reward_config import Component
-from mcp_rollout.rollout.environment.startup import opened_environment
 from mcp_rollout.rollout.trace.outcome import ROUNDING
 
 _CHANGES = ("dropped", "doubled", "swapped", "other arguments", "repeated", "late", "mute")
@@ -114,64 +111,3 @@ def mutated(
 
 def _calls(script: Sequence[Turn]) -> list[Call]:
     return [call for turn in script for call in turn.calls or ()]
-
-
-async def mutations(setup: CheckSetup) -> str:
-    """The expert earns as much with other tool names, descriptions and schemas."""
-    item, failed = setup.items[0], list[str]()
-    script, good = await _expert(setup, item)
-    for seed in range(setup.mutations):
-        tools = policy_tools(setup.gateway.catalogue)
-        changed, changes = _variant(setup.environment, tools, _calls(script), random.Random(seed))
-        try:
-            renamed = [
-                turn.model_copy(update={"calls": [_renamed(call, changes) for call in turn.calls or ()]})
-                for turn in script
-            ]
-        except LookupError as gone:
-            failed.append(f"{seed}: {gone}")
-            continue
-        async with opened_environment(changed) as gateway, setup.lease(item, gateway) as session:
-            earned = await _reward(changed, session, item, renamed)
-        if abs(earned - good) > ROUNDING:
-            names = ", ".join(f"{name} as {new.name}" for name, new in changes.items())
-            failed.append(f"{seed}: {earned:g} of {good:g} with {names}")
-    said = f"the expert survives {setup.mutations - len(failed)} of {setup.mutations}"
-    if failed:
-        raise ClauseFailed("; ".join([said, *failed[:3]]))
-    return said
-
-
-def _variant(
-    environment: Environment, tools: Sequence[ToolDefinition], calls: Sequence[Call], rng: random.Random
-) -> tuple[Environment, dict[str, ToolOverride]]:
-    """The environment with about half of its tools changed, and one that the expert calls; and each change by name."""
-    servers, changes = dict(environment.servers), dict[str, ToolOverride]()
-    called = sorted({call.name for call in calls})
-    chosen = rng.choice(called) if called else None
-    for number, tool in enumerate(sorted(tools, key=lambda tool: tool.exposed_name)):
-        if rng.random() < 0.5 and tool.exposed_name != chosen:
-            continue
-        properties = cast("Mapping[str, Mapping[str, Any]]", tool.input_schema.get("properties", {}))
-        required = cast("Sequence[str]", tool.input_schema.get("required", ()))
-        optional = [key for key, schema in properties.items() if key not in required and "default" in schema]
-        gone = rng.sample(optional, rng.randint(0, len(optional)))
-        new = changes[tool.exposed_name] = ToolOverride(
-            name=f"t{number}_{rng.randrange(10**6)}",
-            description=" ".join(reversed((tool.description or "").split())),
-            fixed={**tool.fixed, **{key: properties[key]["default"] for key in gone}},
-        )
-        config = servers[tool.server]
-        selection = config.tools.model_copy(update={"change": {**config.tools.change, tool.name: new}})
-        servers[tool.server] = config.model_copy(update={"tools": selection})
-    return environment.model_copy(update={"servers": servers}), changes
-
-
-def _renamed(call: Call, changes: Mapping[str, ToolOverride]) -> Call:
-    """The call as the changed tool takes it. Raises LookupError if it needs an argument that is gone."""
-    new = changes.get(call.name)
-    if new is None:
-        return call
-    if any(call.arguments.get(key, value) != value for key, value in new.fixed.items()):
-        raise LookupError("a call of the expert needs an argument that is gone")
-    return Call(name=str(new.name), arguments={k: v for k, v in call.arguments.items() if k not in new.fixed})

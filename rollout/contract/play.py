@@ -137,8 +137,6 @@ class CheckSetup:
     """Takes what is being done."""
     user_varies: bool = False
     """Whether the user is a model or a person, whose words may differ from one time to the next."""
-    mutations: int = 0
-    """How many times the tools' names, descriptions and schemas are changed."""
     connections: set[Connection] = field(default_factory=set[Connection])
     """Those of all leases so far."""
 

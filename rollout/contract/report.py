@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,7 +23,6 @@ class Clause(StrEnum):
     FUNCTIONS = "functions"
     EXPERT = "expert"
     FALSE_PASSES = "false_passes"
-    MUTATIONS = "mutations"
     ISOLATION = "isolation"
     RELEASE = "release"
     SNAPSHOT = "snapshot"
@@ -44,7 +43,6 @@ PROMISES: dict[Clause, str] = {
     Clause.FUNCTIONS: "the environment's reward functions give numbers, also where the policy says nothing",
     Clause.EXPERT: "the expert's turns can be played and score 1",
     Clause.FALSE_PASSES: "no change to the expert's trajectory raises its reward",
-    Clause.MUTATIONS: "the expert earns as much with other tool names, descriptions and schemas",
     Clause.ISOLATION: "trajectories that take turns come out as if they had been alone",
     Clause.RELEASE: "release may be repeated, and a reset after it gives a fresh world",
     Clause.SNAPSHOT: "restore brings back the world of the snapshot, and replies are counted on",
@@ -64,7 +62,6 @@ REMEDIES: dict[Clause, str] = {
     Clause.FUNCTIONS: "correct the function: run withdraws each trajectory for which it gives no finite number",
     Clause.EXPERT: "play it with `mcp-rollout run ENV --engine expert` and read the trace; correct expert or score",
     Clause.FALSE_PASSES: "reward a state, not a call: once, in order, and not after the end",
-    Clause.MUTATIONS: "let `score` read the world's state, and no tool names or arguments in the messages",
     Clause.ISOLATION: 'key all state by _meta["mcp-rollout/trajectory"], or set scope: process for the server',
     Clause.RELEASE: "drop what the trajectory has, and answer {} also where there is nothing to drop",
     Clause.SNAPSHOT: "put all that tools can change into the state, as JSON; keep the replies given, and their numbers",
@@ -140,13 +137,10 @@ class Report:
         }
 
 
-def complete(
-    results: Iterable[ClauseResult], *, because: str, without: Collection[Clause] = ()
-) -> tuple[ClauseResult, ...]:
+def complete(results: Iterable[ClauseResult], *, because: str) -> tuple[ClauseResult, ...]:
     """Return the results in the order of the clauses, with what was not examined as untested.
 
-    Those in `without` were not asked for. A clause that failed in a tool of another failing clause counts as untested,
-    too: one fault is reported once.
+    A clause that failed in a tool of another failing clause counts as untested, too: one fault is reported once.
     """
     found = {result.clause: result for result in results}
     failed = {clause for clause, result in found.items() if result.outcome is Outcome.FAILS}
@@ -160,4 +154,4 @@ def complete(
             return ClauseResult(clause=clause, outcome=Outcome.UNTESTED, said=said)
         return result
 
-    return tuple(resolved(clause) for clause in Clause if clause not in without)
+    return tuple(resolved(clause) for clause in Clause)

@@ -42,7 +42,7 @@ class _Declared(Section):
 def split_name(name: str) -> tuple[str, dict[str, str]]:
     """An environment's name or path, and the values that follow it: `a.yaml:x=1,y=2`. Raises ConfigError."""
     place, colon, text = name.rpartition(":")
-    if not colon or "/" in text:
+    if not colon or "/" in text or Path(name).is_file():
         return name, {}
     pairs = [pair.partition("=") for pair in text.split(",")]
     values = {parameter: value for parameter, _, value in pairs}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.reward_config import Component
-from mcp_rollout.rollout.environment.sections import AgentConfig, BranchAt, Strategy
+from mcp_rollout.rollout.environment.sections import AgentConfig
 from mcp_rollout.rollout.environment.task import Task
 from mcp_rollout.rollout.evaluation.estimates import Estimate, estimate, ks, pass_at_k, pass_hat_k
 from mcp_rollout.rollout.evaluation.resume import RunKey, is_done
@@ -41,8 +41,6 @@ class Outcome:
     """Not counting tokens that a branch took over."""
     strategy: StrategyRecord
     is_branch: bool
-    has_surprisal: bool
-    """Of a leaf of a tree: whether its sampled tokens have log-probabilities, not all of them 0."""
     worlds_lost: int
     """Attempts that ended because the world was lost, the last one included."""
 
@@ -65,9 +63,6 @@ class Outcome:
             strategy=trace.strategy,
             worlds_lost=worlds_lost(trace),
             is_branch=trace.origin.parent is not None,
-            has_surprisal=trace.strategy.use is Strategy.TREE
-            and trace.has_logprobs
-            and any(any(segment.logprobs) for segment in trace.segments),
         )
 
     @property
@@ -106,16 +101,6 @@ class Summary:
     strategies: dict[str, int]
     branches: int
     """Leaves that share their beginning with another; samples of their rows are not independent."""
-    chains: dict[str, int]
-    """Leaves of a tree that were to branch and are chains, by reason."""
-    diverged: int
-    """Those of them whose world did not repeat its parent's."""
-    replayed_calls: int
-    """Calls and user turns that were sent again for branches."""
-    restored: int
-    """Branches whose world was restored from a snapshot."""
-    shared_tokens: int
-    """Tokens that branches took over instead of sampling them."""
     stop_reasons: dict[str, int]
     failures: dict[str, int]
     worlds_lost: int
@@ -131,7 +116,6 @@ def summarise(
     scores = [reward.score for reward in rewards]
     calls = sum(outcome.tool_calls for outcome in played)
     rows = _successes(played, success_at)
-    chains = Counter(outcome.chain_because for outcome in outcomes if outcome.chain_because)
     return Summary(
         trajectories=len(outcomes),
         resumed=resumed,
@@ -150,11 +134,6 @@ def summarise(
         sampled_tokens=sum(outcome.sampled_tokens for outcome in played),
         strategies=dict(Counter(outcome.strategy.use.value for outcome in played)),
         branches=sum(outcome.is_branch for outcome in played),
-        chains=dict(chains),
-        diverged=sum(bool(outcome.strategy.diverged) for outcome in outcomes),
-        replayed_calls=sum(outcome.strategy.replayed_calls for outcome in played),
-        restored=sum(outcome.strategy.restored for outcome in played),
-        shared_tokens=sum(outcome.strategy.shared_tokens for outcome in played),
         stop_reasons=dict(Counter(str(outcome.stop_reason) for outcome in outcomes)),
         worlds_lost=sum(outcome.worlds_lost for outcome in outcomes),
         failures=dict(Counter(each.failure or str(each.stop_reason) for each in outcomes if not each.is_done)),
@@ -193,34 +172,13 @@ def note_on_rewards(environment: Environment, tasks: Sequence[Task]) -> str | No
     return _note(environment, problem, key="reward.weights.solved", remedy="give each row its `answer` or `check`")
 
 
-def note_on_roots(environment: Environment, samples: int) -> str | None:
-    """Report before the run that no trajectory of a row would branch; None where some do, or there is no tree."""
-    strategy = environment.strategy
-    if strategy.use is not Strategy.TREE or strategy.tree.roots < samples:
-        return None
-    trajectories = "1 trajectory" if samples == 1 else f"{samples} trajectories"
-    return _note(
-        environment,
-        f"is {strategy.tree.roots}, and a row has {trajectories} (--samples), so none branches",
-        key="strategy.tree.roots",
-        remedy="give more --samples, make it smaller, or use chains",
-    )
-
-
 def notes_on_trees(outcomes: Sequence[Outcome], environments: Iterable[Environment]) -> list[str]:
-    """Notes on a run that has ended, by environment: leaves that are chains, turns without entropy, shared samples."""
+    """Notes on a run that has ended, by environment: leaves that are chains, and shared samples."""
     notes: list[str] = []
     for environment in environments:
         own = [outcome for outcome in outcomes if outcome.key.environment == environment.name]
-        leaves = [outcome for outcome in own if outcome.strategy.use is Strategy.TREE]
-        branches = [leaf for leaf in leaves if leaf.is_branch]
-        notes += _chains(environment.name, leaves, len(branches))
-        roots = [leaf for leaf in leaves if not leaf.is_branch]
-        is_by_entropy = environment.strategy.tree.branch_at is BranchAt.ENTROPY
-        if is_by_entropy and branches and not any(leaf.has_surprisal for leaf in roots):
-            problem = "entropy needs log-probabilities, and the roots have none: their turns were branched at in order"
-            remedy = "use an engine that samples and gives log-probabilities, or branch at uniform"
-            notes.append(_note(environment, problem, key="strategy.tree.branch_at", remedy=remedy))
+        branches = sum(leaf.is_branch for leaf in own)
+        notes += _chains(environment.name, own, branches)
         if branches:
             notes.append(
                 f"{environment.name}: leaves of a tree share beginnings, so pass@k is not that of independent samples"

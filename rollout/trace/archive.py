@@ -122,14 +122,23 @@ class Archive:
         self._kept = -1, b""
 
     def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
-        """The lines from a place on, each with its place."""
-        for number in range(bisect_right(self._places, start) - 1, len(self._places) - 1):
-            first, content = self._places[number], self._content(number)
+        """The lines from a place on, each with its place; those behind a damaged part before its error is raised."""
+        begin, damage = bisect_right(self._places, start) - 1, None
+        for number in range(begin, len(self._places) - 1):
+            try:
+                first, content = self._places[number], self._content(number)
+            except TornArchive as error:
+                if start > 0 and number == begin:  # of a record: the next one is another
+                    raise
+                damage = damage or error
+                continue
             place = max(start, first)
             while place < self._places[number + 1]:
                 end = first + (content.find(b"\n", place - first) + 1 or len(content))
                 yield place, content[place - first : end - first]
                 place = end
+        if damage is not None:
+            raise damage
 
     def entries(self) -> list[tuple[int, Entry]] | None:
         """The place of each record and its entry, as the archiver made them; None if they are of another version."""

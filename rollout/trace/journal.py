@@ -39,6 +39,11 @@ def to_json(trace: Trace) -> bytes:
     return _dumped(found)
 
 
+def readable(trace: Trace) -> bytes:
+    """As `to_json`, with log-probabilities as numbers; no record."""
+    return _dumped(_object(trace))
+
+
 def is_large(trace: Trace) -> bool:
     """Whether `to_json` would hold an event loop for some milliseconds; then `pieces` lets it run in between."""
     segments = (*trace.earlier, trace)

@@ -45,6 +45,8 @@ _COMMAND = (
 )
 ARCHIVE_BYTES = 64 * 2**20
 """Size at which a journal is archived."""
+_ARCHIVE_S = 600.0
+"""Seconds to wait for an archiver: one that takes longer goes on by itself."""
 _MOST_PARTS = os.sysconf("SC_IOV_MAX") - 1
 """Parts that the system writes at once, besides the end of the line."""
 
@@ -162,9 +164,9 @@ class TraceStore:
     __del__ = _close_journal
 
     def wait_for_archives(self) -> None:
-        """Wait until the journals that are being archived are."""
+        """Wait until the journals that are being archived are, for a bounded time each."""
         for archiver in self._archivers:
-            archiver.join()
+            archiver.join(_ARCHIVE_S)
 
     def _archive(self, journal: Path) -> None:
         """Archive a closed journal in the background. One that cannot be archived stays, and the process says so."""

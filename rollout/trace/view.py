@@ -1,8 +1,7 @@
-"""A trajectory as text: rendered, searched line by line, compared with another one, and token by token."""
+"""A trajectory as text: rendered, searched line by line, and token by token."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -13,7 +12,6 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from mcp_rollout.gateway.differences import shared_beginning
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.server_events import ServerEvents
 from mcp_rollout.rollout.environment.sections import FilterAction, Strategy
@@ -180,19 +178,6 @@ def searched(trace: Trace, pattern: str, *, ignore_case: bool = False) -> Iterat
     except re.error as error:
         raise ConfigError(f"is not a regular expression: {error}", key="PATTERN", remedy="correct it") from error
     return (line for line in lines_of(trace) if expression.search(line[2]))
-
-
-def difference(one: Trace, other: Trace) -> Iterator[str]:
-    """Outcomes, the number of shared ids, and a unified diff of the conversations, whose hunks begin with `@@`."""
-    for mark, trace in (("---", one), ("+++", other)):
-        origin, score = trace.origin, "none" if trace.reward is None else f"{trace.reward.score:.3f}"
-        where = f"row {origin.row} sample {origin.sample}" + (f" step {origin.step}" if origin.step >= 0 else "")
-        task = f"{trace.task.environment}/{trace.task.task}"
-        yield f"{mark} {trace.id}  {task} {where} reward {score} {trace.stop_reason}"
-    shared = shared_beginning(one.context, other.context)
-    yield f"the first {shared} of {len(one.context)} and {len(other.context)} ids are the same"
-    before, after = ([f"{kind}: {line}" for _, kind, line in lines_of(trace)] for trace in (one, other))
-    yield from list(difflib.unified_diff(before, after, lineterm=""))[2:]
 
 
 def _lines(turn: int, kind: str, text: str) -> Iterator[Line]:

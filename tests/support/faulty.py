@@ -101,9 +101,6 @@ def create(fault: str) -> MCPServer:
         right = float(over or world(ctx)["sum"] == world(ctx)["goal"])
         parts: Json = {"right": right, "polite": 1.0}
         match fault:
-            case "score_reads_names":
-                called = [call["function"]["name"] for each in messages for call in each.get("tool_calls", ())]
-                return {"score": right * ("add" in called), "parts": parts}
             case "score_above_one":
                 return {"score": 1.5, "parts": parts}
             case "score_nan":
@@ -167,9 +164,8 @@ def create(fault: str) -> MCPServer:
             return {"turns": None}
         goal = 1 if fault == "expert_errs" else fresh(task, seed)["goal"]
         name = "sum" if fault == "expert_calls_what_is_not_there" else "add"
-        one = {"number": 1, "unit": "piece"} if fault != "expert_by_the_dozen" else {"number": 1, "unit": "dozen"}
-        rest = goal - (1 if one["unit"] == "piece" else 12)
-        calls = [{"name": name, "arguments": {"number": rest}}], [{"name": name, "arguments": one}]
+        one = {"number": 1, "unit": "piece"}
+        calls = [{"name": name, "arguments": {"number": goal - 1}}], [{"name": name, "arguments": one}]
         # No fault: the script finds out what the tool says no to.
         tried = [[{"name": name, "arguments": {"number": 0}}]] if fault == "expert_tries" else []
         return {"turns": [{"calls": call} for call in (*tried, *calls)] + [{"content": "Done."}]}

@@ -17,7 +17,6 @@ from typer.main import get_command
 from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
 from mcp_rollout.gateway.types import ToolDefinition
 from mcp_rollout.rollout.cli.app import COMMANDS
-from mcp_rollout.rollout.trace.segment import unpacked
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
@@ -139,7 +138,7 @@ def test_a_trace_is_shown_with_its_thinking_folded(tmp_path: Path) -> None:
     shown = mcp_rollout("trace", "show", tmp_path / "traces", trace["id"][:8])
     assert shown.status == 0 and "thinks" in shown.out and f"turn {trace['turns']}" in shown.out
     record = mcp_rollout("trace", "show", tmp_path / "traces", trace["id"], "--json").json
-    assert len(record["response_ids"]) == len(record["loss_mask"]) == len(unpacked(record["logprobs"]))
+    assert len(record["response_ids"]) == len(record["loss_mask"]) == len(record["logprobs"])
 
 
 def test_the_trajectories_worth_imitating_are_exported_with_their_tools(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_what_is_generated_passes_its_own_test_from_anywhere(tmp_path: Path) -> 
         assert [message["role"] for message in task.prompt] == ["system", "user"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(made / "test_tea_shop.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.full
@@ -41,7 +41,7 @@ def test_the_tests_of_two_generated_environments_run_together(tmp_path: Path) ->
         new_server(test.parent.name, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False)
-    assert done.returncode == 0 and "8 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: P
     assert len(traces) == 12 and Counter(trace.origin.row for trace in branches) == {0: 3, 1: 3, 2: 3}
     assert all(traces[trace.origin.parent or ""].origin.row == trace.origin.row for trace in branches)
     shared = sum(trace.strategy.shared_tokens for trace in branches)
-    assert (report["reward_mean"], report["branches"], report["shared_tokens"]) == (1.0, 9, shared)
+    assert (report["reward_mean"], report["branches"]) == (1.0, 9)
     assert report["strategies"] == {"tree": 12} and "independent samples" in report["notes"][-1]
     sampled = sum(turn.sampled for trace in traces.values() for turn in trace.turns)
     assert report["sampled_tokens"] == sampled - shared
@@ -56,15 +56,12 @@ def test_the_rows_of_a_run_are_trees_of_their_own_at_any_concurrency(tmp_path: P
 
 def test_a_resumed_run_rolls_out_branches_without_their_root_as_chains(tmp_path: Path) -> None:
     tree = {"use": "tree", "tree": {"roots": 1}}
-    _, said = ran(tmp_path, tree, "-n", "1")
-    key = f"note: {tmp_path / 'depot.yaml'}: strategy.tree.roots: is 1, and a row has 1 trajectory (--samples)"
-    assert said.count("note: ") == 1 and key in said
+    run(tmp_path, tree, "-n", "1")
     report = run(tmp_path, tree, "-n", "1", "--samples", "3", "--resume")
     assert report["branches"] == 0 and report["resumed"] == 1 and report["reward_mean"] == 1.0
     notes = [trace.strategy.note for trace in read_traces(tmp_path / "out")]
     assert notes == ["", *["no root to branch at: 1 played by an earlier run"] * 2]
     assert report["notes"] == [f"depot: 2 of 2 leaves that were to branch are chains: 2 x {notes[1]}"]
-    assert report["chains"] == {notes[1]: 2}
 
 
 def test_a_run_is_not_resumed_with_another_strategy(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ COMMANDS = {
     "ls": ("ls",),
     "ls, sorted": ("ls", "--where", "reward > 0.1", "--sort", "-reward"),
     "stats": ("stats",),
-    "stats, by": ("stats", "--by", "environment,task,tool"),
-    "stats, drift": ("stats", "--drift"),
     "show": ("show", "--worst"),
     "grep": ("grep", "-l", "no such words"),
 }

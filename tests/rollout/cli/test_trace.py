@@ -130,46 +130,12 @@ def test_show_says_why_no_token_of_a_trajectory_was_trained_on(directory: Path, 
     assert trace("show", tmp_path, "filtered", "--tokens").splitlines()[0] == "filtered step 2 dropped: filtered"
 
 
-def test_diff_shows_outcomes_and_the_first_difference(directory: Path) -> None:
-    out = trace("diff", directory, "3a", "4a", status=1)
-    assert "reward 0.300" in out and "reward 0.400" in out and "the first 4 of 4 and 4 ids are the same" in out
-    assert "-thinking: first line 3\n+thinking: first line 4\n" in out and " thinking: second line\n" in out
-    assert "@@" not in trace("diff", directory, "3a", "3a")
-
-
 def test_grep_names_trajectory_turn_and_kind(directory: Path) -> None:
     assert trace("grep", directory, "LINE 2", "-i").splitlines() == [f"2{'ab' * 15}:1:thinking: first line 2"]
     assert len(trace("grep", directory, "second", "-l", "--where", "row = 1").splitlines()) == 2
     assert trace("grep", directory, "nowhere", status=1) == ""
     with pytest.raises(ConfigError, match="regular expression"):
         trace("grep", directory, "(")
-
-
-def test_stats_by_columns_and_tool(directory: Path) -> None:
-    rows = [json.loads(line) for line in trace("stats", directory, "--by", "row,tool", "--json").splitlines()]
-    assert [(row["row"], row["tool"], row["trajectories"], row["withdrawn"]) for row in rows] == [
-        (0, "x", 2, 0),
-        (1, "x", 2, 0),
-        (2, "x", 2, 1),
-    ]
-    assert rows[2]["error_rate"] == 1.0 and rows[0]["reward"] == 0.05
-    with pytest.raises(ConfigError, match="no column 'colour'"):
-        trace("stats", directory, "--by", "colour")
-
-
-def test_stats_say_where_there_is_no_drift(directory: Path) -> None:
-    assert "no environment drift" in trace("stats", directory, "--drift")
-    assert "drift" not in trace("stats", directory)
-
-
-def test_stats_by_step_are_in_the_order_of_steps(tmp_path: Path) -> None:
-    store = TraceStore(tmp_path)
-    for step in (10, -1, 2, 1):
-        played = recorded_trace(str(step))
-        played.origin = Origin(step=step)
-        store.append(played)
-    rows = [json.loads(line) for line in trace("stats", tmp_path, "--by", "step,task", "--json").splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 10, None]
 
 
 def test_show_breaks_no_line_in_a_pipe(directory: Path, tmp_path: Path) -> None:
@@ -179,9 +145,8 @@ def test_show_breaks_no_line_in_a_pipe(directory: Path, tmp_path: Path) -> None:
     assert f"says    {long.turns[0].content}\n" in trace("show", tmp_path, "long")
 
 
-@pytest.mark.parametrize("options", [[], ["--by", "task"]])
-def test_stats_of_nothing_say_so(options: list[str], tmp_path: Path) -> None:
-    assert trace("stats", tmp_path, *options, status=1) == ""
+def test_stats_of_nothing_say_so(tmp_path: Path) -> None:
+    assert trace("stats", tmp_path, status=1) == ""
     with pytest.raises(ConfigError, match="sort: there is no column 'colour'"):
         trace("ls", tmp_path, "--sort=-colour")
 

@@ -72,7 +72,7 @@ def with_functions(directory: Path, fault: str = "sound", **functions: str) -> E
 
 
 def test_an_environment_that_keeps_the_contract_passes_every_clause(tmp_path: Path) -> None:
-    report = examined(with_functions(tmp_path, share="share"), mutations=3)
+    report = examined(with_functions(tmp_path, share="share"))
     assert {result.outcome for result in report.results} == {Outcome.HOLDS}, report.results
     assert said(report, Clause.FUNCTIONS).startswith("share from 0 to ")
 
@@ -176,20 +176,7 @@ def test_a_reward_that_no_dropped_call_costs_is_doubtful_and_no_failure() -> Non
     (result,) = [each for each in report.results if each.outcome is Outcome.DOUBTFUL]
     assert result.clause is Clause.FALSE_PASSES and "dropped 1 of 1" in result.said and not report.failed
     assert result.said.endswith("changed nothing") and "harmless if the ones changed only read" in result.remedy
-    assert {*doing} >= {*Clause} - {Clause.STARTS, Clause.MUTATIONS}
-
-
-@pytest.mark.parametrize(
-    ("fault", "seen"),
-    [
-        ("score_reads_names", "the expert survives 0 of 4; 0: 0 of 1 with add as t0_"),
-        ("expert_by_the_dozen", "a call of the expert needs an argument that is gone"),
-    ],
-)
-def test_an_expert_that_other_tool_names_or_schemas_stop_is_named_with_them(fault: str, seen: str) -> None:
-    assert examined(environment(fault)).failed == []
-    report = examined(environment(fault), mutations=4)
-    assert report.failed == [Clause.MUTATIONS] and seen in said(report, Clause.MUTATIONS), report.results
+    assert {*doing} >= {*Clause} - {Clause.STARTS}
 
 
 @pytest.mark.parametrize("clause", [Clause.SCORE, pytest.param(Clause.REPLY, marks=pytest.mark.full)])

@@ -17,6 +17,7 @@ from mcp_rollout.rollout.environment.parquet import read_rows
 from mcp_rollout.rollout.trace.files import TornArchive
 from mcp_rollout.rollout.trace.lines import lines_of
 from mcp_rollout.rollout.trace.reader import Traces
+from mcp_rollout.rollout.trace.store import read_traces
 
 MIB = 1 << 20
 
@@ -83,6 +84,16 @@ def test_a_frame_that_unpacks_to_more_than_it_says_is_refused(tmp_path: Path) ->
     with peak_growth() as growth, pytest.raises(TornArchive, match="has a damaged part"):
         list(lines_of(path))
     assert growth() < 500 * MIB
+
+
+def test_records_behind_a_damaged_frame_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_rollout.rollout.trace.archive._FRAME", 1)
+    path = archived(tmp_path, "a", [recorded_trace(name) for name in ("one", "two", "three")])
+    content = bytearray(path.read_bytes())
+    (first, _), (second, _) = struct.iter_unpack("<II", content[len(content) - 9 - 4 * 8 :][:16])
+    content[first : first + second] = bytes(second)
+    path.write_bytes(content)
+    assert [trace.id for trace in read_traces(tmp_path)] == ["one", "three"]
 
 
 def test_rows_that_compress_well_are_read(tmp_path: Path) -> None:
