@@ -19,7 +19,6 @@ from raw_clients import (
     ENVELOPE,
     LEGACY,
     MODERN,
-    Answer,
     RawHttp,
     RawStdio,
     call,
@@ -208,23 +207,6 @@ async def test_headers_are_checked_as_by_the_sdk() -> None:
         for _ in range(2):  # a refused combination stays refused
             assert (await ours.ask(call(1, "add", {"a": 1}, MODERN), mcp_name="other")).status == 400
         assert await direct_posts(ours) == before + 1
-
-
-async def test_a_request_may_arrive_in_any_parts_and_ahead_of_its_turn() -> None:
-    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
-        with anyio.fail_after(60):
-            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
-            listing = request("l", "tools/list", {"_meta": ENVELOPE})
-            posts = [client.post(call(number, "add", {"a": number}, MODERN)) for number in range(3)]
-            whole = b"".join([posts[0], client.post(listing), posts[1], posts[2]])
-            expected: list[Answer] = []
-            for size in (len(whole), 1, 7, 100):
-                for start in range(0, len(whole), size):
-                    await client.stream.send(whole[start : start + size])
-                answers = [await client.answer() for _ in range(4)]
-                assert [json.loads(answer.body)["id"] for answer in answers] == [0, "l", 1, 2]
-                assert answers == (expected or answers)
-                expected = answers
 
 
 async def test_what_is_not_plain_http_is_the_sdks() -> None:

@@ -79,21 +79,6 @@ async def test_any_function_over_the_world_may_be_async() -> None:
         assert noted[2:] == ["placed [7]", "placed [8]"]
 
 
-async def test_an_expert_may_yield_its_turns_one_by_one_while_its_world_is_open() -> None:
-    server = MCPServer("slow", log_level="WARNING")
-    harness = Harness(server, lambda task, seed: [seed])
-    harness.closing(lambda world: world.clear())
-
-    @harness.expert
-    async def expert(world: list[int]) -> AsyncIterator[ExpertTurn]:
-        for _ in range(2):
-            await anyio.lowlevel.checkpoint()
-            yield ExpertTurn(content=f"{world}")
-
-    async with Client(server) as client:
-        assert (await answer(client, "expert", task="x", seed=7))["turns"] == [{"content": "[7]"}] * 2
-
-
 async def test_a_world_is_placed_after_the_one_before_it_was_closed_and_a_refusal_undoes_the_reset(
     error_of: ErrorOf,
 ) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
-from structlog.testing import capture_logs
 from worlds import environment, opened
 
 from mcp_rollout import ConfigError
@@ -33,16 +32,6 @@ def manners(tone: str) -> str:
 def tasks(split: str, limit: int) -> dict[str, Any]:
     """Tasks."""
     return {"tasks": [{"task": "sell", "seed": 3, "prompt": "A plum."}]}
-
-
-async def test_a_long_list_of_tasks_has_an_output_schema_and_passes_without_a_warning() -> None:
-    servers = {"long": LONG}
-    async with opened(environment(servers, tasks={"server": "long"}), servers) as gateway:
-        (definition,) = gateway.catalogue["long"]
-        assert definition.output_schema is not None
-        with capture_logs() as logs:
-            tasks = await environment_tasks(environment(servers, tasks={"server": "long"}), gateway, "train", None)
-    assert len(tasks) == 5_000 and not logs
 
 
 def made(system: Any) -> Environment:

@@ -164,13 +164,6 @@ async def test_brevity_falls_between_its_bounds(tmp_path: Path) -> None:
     assert await brevity("a" * 40, "c") == 0.0
 
 
-async def test_an_answer_is_compared_as_mathematics_by_a_process_of_its_own(tmp_path: Path) -> None:
-    reward = {"weights": {"exact_match": 1.0}, "match": "math"}
-    for said, value in (("So it is $\\frac{1}{2}$.", 1.0), ("So it is $\\frac{1}{3}$.", 0.0)):
-        trace = await reward_of(tmp_path / str(value), said, answer="0.5", **reward)
-        assert trace.reward is not None and trace.reward.parts["exact_match"] == value
-
-
 async def test_a_row_without_ground_truth_is_withdrawn_where_the_reward_needs_one(tmp_path: Path) -> None:
     trace = await reward_of(tmp_path, EASY, answer=None, weights={"exact_match": 1.0})
     assert trace.is_withdrawn

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
 from mcp_rollout.rollout.environment.task import Origin, Task
 from mcp_rollout.rollout.formats import hermes
@@ -96,23 +95,3 @@ def test_a_trajectory_has_the_lengths_of_a_rollout(model: Path) -> None:
     found = trajectory_lengths(ChatTemplate(model), trace, TOOLS)
     assert found.prompt == prompt and found.response == len(context) - prompt
     assert list(found.completions) == completions
-
-
-def test_what_cannot_count_is_one_message(tmp_path: Path, model: Path) -> None:
-    with pytest.raises(ConfigError, match="no tokenizer in"):
-        ChatTemplate(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        ChatTemplate(tmp_path)
-    (tmp_path / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
-    bare = ChatTemplate(tmp_path)
-    assert bare.count("tea") > 0 and bare.count_tools(TOOLS) is None
-    with pytest.raises(ConfigError, match="has no chat template"):
-        bare.count_prompt(OPENING)
-    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no ' + messages[0].role) }}")
-    with pytest.raises(ConfigError, match="refuses the conversation: no system"):
-        ChatTemplate(tmp_path).count_prompt(OPENING)
-    recursive = "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"
-    for broken in ("{{ 'a' + 1 }}", "{% for i in range(10 ** 9) %}{% endfor %}", recursive):
-        with pytest.raises(ConfigError, match="refuses the conversation"):
-            ChatTemplate(tmp_path, chat_template=broken).count_prompt(OPENING)

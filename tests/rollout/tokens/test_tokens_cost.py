@@ -75,16 +75,6 @@ def test_turn_sixty_costs_what_turn_five_costs(name: str) -> None:
         assert all(later <= 1.5 * earlier for earlier, later in zip(costs[early], costs[late], strict=True))
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-def test_neither_tools_nor_what_was_sampled_is_rendered_again(name: str) -> None:
-    talk, thinking_more, with_one_tool = Talk(name), Talk(name), Talk(name, tools=TOOLS[:1])
-    for _ in range(5):
-        rendered, decoded = talk.turn()
-        more_rendered, more_decoded = thinking_more.turn(TEXT * 10)
-        assert rendered == more_rendered == with_one_tool.turn()[0]
-        assert more_decoded < 12 * decoded  # linear in what was sampled
-
-
 @pytest.mark.parametrize(
     ("refused", "what"),
     [
@@ -108,6 +98,34 @@ def test_what_a_template_does_not_render_is_named_with_its_own_reason(refused: s
             return
         with pytest.raises(ConfigError, match=f"does not render {what}.*: TemplateError: not here"):
             check_template(Talk("hermes").tokens, prompt, TOOLS, has_user=False, key="k")
+    finally:
+        tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("{%- set tools = tools[:1] if tools else tools -%}", r"see: (\w+, )+say "),
+        (
+            "{%- set messages = messages | rejectattr('role', 'equalto', 'tool') | list -%}",
+            "leaves out a tool's answer",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_named(broken: str, said: str) -> None:
+    from mcp_rollout.rollout.tokens.template_check import check_template
+
+    tokenizer: Any = Talk("hermes").counting.tokenizer
+    template = tokenizer.chat_template
+    function = {**TOOLS[0]["function"], "name": "say"}
+    # The prompt mentions the tool, which shows it to the policy as little.
+    prompt: list[Message] = [{"role": "user", "content": "Begin with say."}]
+    try:
+        tokenizer.chat_template = broken + template
+        with pytest.raises(ConfigError, match=said):
+            check_template(
+                Talk("hermes").tokens, prompt, [*TOOLS, {**TOOLS[0], "function": function}], has_user=False, key="k"
+            )
     finally:
         tokenizer.chat_template = template
 
@@ -207,6 +225,39 @@ def test_texts_are_tokenised_in_pieces_as_in_whole_also_where_settings_are_left_
         assert pieces.encode_text(whole + text) == tokenizer.encode(whole + text, add_special_tokens=False)
     finally:
         tokenizer.backend_tokenizer.no_truncation()
+
+
+def test_new_messages_are_tokenised_alone_only_where_they_begin_at_a_marker() -> None:
+    from mcp_rollout.rollout.tokens.pieces import Pieces
+
+    tokenizer: Any = tokenizer_for("hermes")
+    template = tokenizer.chat_template
+    past, new = [{"role": "user", "content": "straw"}], [{"role": "user", "content": "berry"}]
+    marker = "<|im_start|>"
+    try:
+        for before, each in (("", marker), (marker, "")):
+            written = "{%- for m in messages -%}{{- '" + each + "' ~ m.content -}}{%- endfor -%}"
+            tokenizer.chat_template = before + written
+            pieces = Pieces.of(tokenizer, [])
+            assert pieces is not None
+            alone = tokenizer.encode(marker + "berry", add_special_tokens=False)
+            assert pieces.appended_ids(past, new, tools=None) == (alone if each else None)
+    finally:
+        tokenizer.chat_template = template
+
+
+def test_a_tokenizer_whose_markers_take_spaces_beside_them_is_left_alone() -> None:
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from mcp_rollout.rollout.tokens.pieces import Pieces, markers_of
+
+    backend = Tokenizer(models.BPE({chr(number): number - 32 for number in range(32, 127)}, []))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.add_special_tokens([AddedToken("<|a|>", lstrip=True), AddedToken("<|b|>"), AddedToken("<|b|><|c|>")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer.chat_template = "<|a|>{{ messages }}<|b|>"
+    assert markers_of(tokenizer) == {} and Pieces.of(tokenizer, []) is None
 
 
 def test_a_template_that_writes_the_time_is_rendered_each_time() -> None:

@@ -195,22 +195,6 @@ def test_figures_of_several_steps_weigh_trajectories_and_calls_and_not_steps(bro
     page.close()
 
 
-def test_the_trajectories_of_unreadable_calls_are_listed(browser: Any, tmp_path: Path) -> None:
-    run, store = run_record(tmp_path / "traces"), TraceStore(tmp_path / "traces")
-    for sample, name in enumerate(("track", "")):
-        trace = order(Origin(row=0, sample=sample, step=1), run, is_right=False)
-        trace.turns[1].tools[0].name = name
-        store.append(trace)
-    page = browser.new_page()
-    with viewing(tmp_path / "traces") as address:
-        page.goto(address)
-        finding = page.get_by_role("article", name="Low reward: (unreadable call) returned an error")
-        finding.get_by_role("link", name="all 1 in the list").click()
-        page.locator("#total").get_by_text("1 of 2").wait_for()
-        assert "(unreadable call) failed" in page.locator("tbody tr").inner_text()
-    page.close()
-
-
 def test_what_was_recorded_is_text(page: Any) -> None:
     title = page.title()
     go(page, "#/list?split=evaluation")
@@ -245,20 +229,6 @@ def test_a_script_that_is_injected_does_not_run(browser: Any, start: str) -> Non
     assert outcome in ("TypeError", "script-src-attr", "require-trusted-types-for")
     assert page.evaluate("window.owned") is None
     page.close()
-
-
-def test_on_a_phone_nothing_is_cut(page: Any) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    for address in ("#/", "#/list", "#/runs", "#/t/train-1-0-1", "#/t/train-1-0-1?tab=tokens"):
-        go(page, address)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, address
-    page.get_by_role("button", name="▼ down").first.click()
-    assert page.locator("#token-details").is_visible()
-    page.get_by_role("button", name="close").click()
-    assert not page.locator("#token-details").is_visible()
-    page.locator(".tokens .current").click()
-    assert page.locator("#token-details").is_visible()
-    page.keyboard.press("Escape")
 
 
 def test_every_control_has_a_name(page: Any) -> None:

@@ -119,6 +119,41 @@ def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
     assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 14
 
 
+def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [False, False, True, True]) + group(tmp_path, 2, [False, False, False])
+    assert "A tool that nearly always fails: track" in titles(written(tmp_path, traces))
+
+
+def test_findings_of_unreadable_calls_lead_to_their_trajectories(tmp_path: Path) -> None:
+    traces = group(tmp_path, 1, [False] * 5 + [True] * 3)
+    for trace in traces[:5]:
+        trace.turns[1].tools[0].name = ""  # as `Format.unreadable` records them
+    found = {each.title: each for each in written(tmp_path, traces).findings}
+    low, failing = (
+        found["Low reward: (unreadable call) returned an error"],
+        found["A tool that nearly always fails: (unreadable call)"],
+    )
+    assert "in 5 of them (100%; of the others 0%)" in low.detail and failing.detail.startswith("5 of 5 calls")
+    with Traces(tmp_path) as traces_read:
+        for finding in (low, failing):
+            (linked,) = finding.groups
+            listed = Pages(traces_read).list(linked.filters or {})["rows"]
+            assert [row["sample"] for row in listed] == [0, 1, 2, 3, 4] and linked.total == 5
+
+
+def test_a_part_that_is_always_lowest_is_stuck(tmp_path: Path) -> None:
+    found = written(tmp_path, group(tmp_path, 1, [True, False]))
+    assert "Reward stuck in one part: polite" in titles(found)
+    assert "Reward stuck in one part: done" not in titles(found)
+
+
+def test_groups_with_one_reward_have_no_spread(tmp_path: Path) -> None:
+    found = written(tmp_path, group(tmp_path, 1, [True] * 3) + group(tmp_path, 1, [True, False], row=1))
+    (flat,) = [each for each in found.findings if each.title == "Groups without spread"]
+    assert "1 of 2 groups have one reward only (1 the full one)" in flat.detail
+    assert flat.groups[0].examples[0].id.startswith("train-1-0")
+
+
 def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> None:
     traces = group(tmp_path, 1, [True] * 4)
     traces[0].stop_reason = StopReason.TOKEN_LIMIT
@@ -129,12 +164,38 @@ def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> Non
     assert "server_unavailable 1" in details["Withdrawn trajectories"]
 
 
+def test_thinking_that_grows_is_noticed(tmp_path: Path) -> None:
+    traces = [trace for step in range(1, 9) for trace in group(tmp_path, step, [True, False])]
+    for trace in traces:
+        span = next(span for span in trace.spans if span.kind == "thinking")
+        extra = 30 * trace.origin.step
+        span.end += extra
+        for later in trace.spans[trace.spans.index(span) + 1 :]:
+            later.start, later.end = later.start + extra, later.end + extra
+        trace.response_ids[:0], trace.loss_mask[:0], trace.logprobs[:0] = [65] * extra, [1] * extra, [-1.0] * extra
+    assert "Thinking that grows" in titles(written(tmp_path, traces))
+
+
+def test_prompts_near_the_recorded_limit_are_noticed(tmp_path: Path) -> None:
+    run = run_record(tmp_path, prompt_length=16)
+    traces = [order(Origin(row=row, step=1), run, is_right=True) for row in range(2)]
+    assert "Prompts near their limit" in titles(written(tmp_path, traces))
+
+
 def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
     traces = group(tmp_path, 1, [False, False, True])
     traces[1].turns[0].tools[0].text = "shipped"
     found = {each.title: each for each in written(tmp_path, traces).findings}
     assert "2 of 3 trajectories" in found["Siblings that are copies"].detail
     assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
+
+
+def test_siblings_whose_first_prompts_differ_are_found(tmp_path: Path) -> None:
+    traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
+    assert "Siblings with different prompts" not in titles(written(tmp_path / "same", traces))
+    traces[0].prompt_ids[-1] += 1
+    found = {each.title: each for each in written(tmp_path / "differing", traces).findings}
+    assert found["Siblings with different prompts"].detail.startswith("1 of 2 groups: their rewards compare")
 
 
 def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_each_row(tmp_path: Path) -> None:
