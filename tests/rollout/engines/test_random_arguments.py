@@ -91,9 +91,6 @@ def test_the_same_seed_gives_the_same_text_in_another_process() -> None:
         "print([random_match('^[^a-f]{30}$', Random(seed)) for seed in range(3)])"
     )
     here = f"{[random_match('^[^a-f]{30}$', Random(seed)) for seed in range(3)]}\n"
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        ran = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert ran.stdout == here, ran.stderr
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == here, ran.stderr

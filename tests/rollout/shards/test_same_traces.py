@@ -30,7 +30,6 @@ def anyio_backend() -> str:
     ("name", "kind", "tasks"),
     [
         pytest.param("calculator", "random", 4, marks=pytest.mark.full),
-        pytest.param("retail", "expert", 100, marks=pytest.mark.full),
         pytest.param("retail", "random", 100, marks=pytest.mark.full),
         pytest.param("sandbox", "expert", 100, marks=pytest.mark.full),
     ],

@@ -25,12 +25,10 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "Shout pear 1."},
     {"role": "assistant", "content": "PEAR"},
 ]
-TREE: dict[str, Any] = {"use": "tree", "tree": {"roots": 2}}
 RUNS: dict[str, tuple[dict[str, Any], str]] = {
     "chain": ({"use": "chain"}, "grpo"),
     "single_turn": ({"use": "single_turn"}, "grpo"),
-    "tree": (TREE, "grpo"),
-    "tree with tree_grpo": (TREE, "tree_grpo"),
+    "tree with tree_grpo": ({"use": "tree", "tree": {"roots": 2}}, "tree_grpo"),
     "single_turn with step_grpo": ({"use": "single_turn"}, "step_grpo"),
 }
 """Strategy and estimator of each run."""

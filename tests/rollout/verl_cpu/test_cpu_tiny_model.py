@@ -76,13 +76,6 @@ def test_the_template_shows_tools_calls_results_and_thinking(tokenizer: PreTrain
     assert text.endswith("Thanks ✓<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_longer_conversation_begins_with_the_shorter_one(tokenizer: PreTrainedTokenizerFast) -> None:
-    whole = rendered(tokenizer, CONVERSATION)
-    for length in (2, 3, 5, 6):
-        part = rendered(tokenizer, CONVERSATION[:length])
-        assert whole[: len(part)] == part
-
-
 def test_verl_appends_tool_results_and_user_turns_as_the_template_renders_them(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
