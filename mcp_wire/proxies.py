@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from mcp_rollout.mcp_wire.door import host_of, is_address, is_loopback
+from mcp_rollout.mcp_wire.admission import host_of, is_address, is_loopback
 
 _PORTS = {"http": 80, "https": 443}
 

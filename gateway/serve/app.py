@@ -28,7 +28,7 @@ from mcp_rollout.gateway.serve.lease_endpoint import LeaseEndpoint
 from mcp_rollout.gateway.serve.leases import PATH, ServedLeases
 from mcp_rollout.gateway.serve.params import InvalidParams, Params
 from mcp_rollout.gateway.transport.messages import read_request
-from mcp_rollout.mcp_wire.door import is_loopback
+from mcp_rollout.mcp_wire.admission import is_loopback
 from mcp_rollout.mcp_wire.http_connections import Connections
 from mcp_rollout.mcp_wire.http_request import BEARER, DirectAnswer, NotAdmitted, Request
 from mcp_rollout.mcp_wire.http_server import http_server

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from mcp_rollout.gateway.serve.config import ServeConfig, TokenLimits
-from mcp_rollout.mcp_wire.door import LOOPBACK, NEEDS_TOKEN, Holders, Names, is_loopback, mark, origin_host
+from mcp_rollout.mcp_wire.admission import LOOPBACK, NEEDS_TOKEN, Holders, Names, is_loopback, mark, origin_host
 
 
 class Refused(Exception):

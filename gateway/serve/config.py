@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from mcp_rollout.gateway.config.calls import Seconds
 from mcp_rollout.gateway.errors import ConfigError, InvalidValue
-from mcp_rollout.mcp_wire.door import SHORTEST_TOKEN, is_loopback
+from mcp_rollout.mcp_wire.admission import SHORTEST_TOKEN, is_loopback
 
 
 class TokenLimits(BaseModel):

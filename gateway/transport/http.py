@@ -146,7 +146,7 @@ class WriteStream(OpenStream):
             await self._post(headers, body)
             if self._exchanges.requests.session_id:
                 # No call before the server was asked for its own stream: it may take a later GET for a resumption.
-                self._tasks.start_soon(self._calls.hear, sent := anyio.Event())
+                self._tasks.start_soon(self._calls.listen, sent := anyio.Event())
                 await sent.wait()
         # From 2026-07-28 on a closed connection means the same, and clients send no notifications.
         elif method == "notifications/cancelled" and self._exchanges.requests.version in MODERN_PROTOCOL_VERSIONS:

@@ -141,7 +141,7 @@ class HttpCalls(OwnChannel):
         if isinstance(waiting, anyio.CancelScope):
             waiting.cancel()
 
-    async def hear(self, sent: anyio.Event) -> None:
+    async def listen(self, sent: anyio.Event) -> None:
         """Read the server's own stream, which belongs to no request, for as long as the server has one.
 
         Args:

@@ -19,7 +19,7 @@ import anyio
 from mcp_rollout.gateway.transport.delivery import Broke
 from mcp_rollout.gateway.transport.http_address import Origin, Proxy
 from mcp_rollout.gateway.transport.http_answer import HttpAnswer, HttpFault
-from mcp_rollout.mcp_wire.door import is_address
+from mcp_rollout.mcp_wire.admission import is_address
 
 KEEPALIVE_S = 2.0
 """How long an idle connection is used again. Stock uvicorn closes idle ones after 5 s: a request that it meets closing

@@ -11,7 +11,7 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 
 from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
-from mcp_rollout.mcp_servers.kit.direct.http import TOKEN, Door, serve_http
+from mcp_rollout.mcp_servers.kit.direct.http import TOKEN, Admission, serve_http
 from mcp_rollout.mcp_servers.kit.direct.lines import serve_stdio
 from mcp_rollout.mcp_servers.kit.direct.pipes import standard_streams_are_pipes
 from mcp_rollout.mcp_servers.kit.process import plain_tracebacks, raise_open_files, tune_collector
@@ -51,13 +51,13 @@ def serve(server: MCPServer, http: tuple[str, int] | None) -> None:
             anyio.run(serve_stdio, server, calls)
         return
     raise_open_files()
-    anyio.run(serve_http, server, calls, door(server, http[0]), *http)
+    anyio.run(serve_http, server, calls, admission(server, http[0]), *http)
 
 
-def door(server: MCPServer, host: str) -> Door:
+def admission(server: MCPServer, host: str) -> Admission:
     """Who may use the server at this address; ends the program if other machines reach it and there is no token."""
     try:
-        return Door(host, os.environ, authorizes=server.settings.auth is not None)
+        return Admission(host, os.environ, authorizes=server.settings.auth is not None)
     except ValueError as error:
         sys.stderr.write(f"error: --http: {error}\n")
         raise SystemExit(2) from None

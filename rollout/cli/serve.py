@@ -15,7 +15,7 @@ from mcp_rollout.gateway.config.pydantic_errors import validate
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.serve.app import serving
 from mcp_rollout.gateway.serve.config import ServeConfig, read_tokens
-from mcp_rollout.mcp_wire.door import is_loopback
+from mcp_rollout.mcp_wire.admission import is_loopback
 from mcp_rollout.rollout.cli.options import EnvironmentsDir, File, Target, load_target
 from mcp_rollout.rollout.environment.startup import opened
 

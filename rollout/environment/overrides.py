@@ -35,8 +35,9 @@ def overridden(environment: Environment, given: Mapping[str, Any], *, key: str) 
         raise ConfigError("is the file's alone", file=file, key=f"{key}.{name}", remedy="change it in the file")
     own = {name: getattr(environment, name) for name in environment.model_fields_set}
     own |= environment.model_dump(include=set(given), exclude_unset=True, by_alias=True)
-    for name, section in given.items():
-        if isinstance(section, Mapping) and "use" in section and section["use"] != (own.get(name) or {}).get("use"):
+    for name in given:
+        use = _section(given, name).get("use")
+        if use is not None and use != _section(own, name).get("use"):
             own[name] = {}
     return validate(Environment, _merged(own, given), file=file, key=key)
 
@@ -45,9 +46,13 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     merged = {name: value for name, value in own.items() if given.get(name, ...) is not None}
     for name, value in given.items():
         if isinstance(value, Mapping):
-            inner = merged.get(name)
-            below = cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else {}
-            merged[name] = _merged(below, cast("Mapping[str, Any]", value))
+            merged[name] = _merged(_section(merged, name), _section(given, name))
         elif value is not None:
             merged[name] = value
     return merged
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The mapping of this name; an empty one where there is none."""
+    value = values.get(name)
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

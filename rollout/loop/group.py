@@ -19,14 +19,14 @@ from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.sections import BranchAt, Strategy, TreeConfig
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.loop.clock import Clock
+from mcp_rollout.rollout.loop.recording import Recording, RecordingPolicy, RecordingSession
 from mcp_rollout.rollout.loop.replay import Branch, Replay
-from mcp_rollout.rollout.loop.tape import RecordingPolicy, RecordingSession, Tape
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.types import Policy, TurnSession
 
 log = structlog.get_logger(__name__)
 PLAYED_EARLIER = "played by an earlier run"
-"""Why a trajectory of a resumed run is not played: it cannot be branched at, since its tape is gone."""
+"""Why a trajectory of a resumed run is not played: it cannot be branched at, since its recording is gone."""
 
 
 class Group:
@@ -42,7 +42,7 @@ class Group:
     def __init__(self, size: int, name: str = "", *, seed: int = 0, clock: Clock | None = None) -> None:
         self.size, self._name, self._seed = size, name, seed
         self._clock = clock or Clock()
-        self._tapes: dict[int, Tape] = {}
+        self._recordings: dict[int, Recording] = {}
         self._left: set[int] = set()
         """Samples that have ended, or never began."""
         self._usable: set[int] = set()
@@ -52,11 +52,11 @@ class Group:
         self._change = anyio.Event()
         self._is_tree = False
 
-    def record(self, sample: int, trajectory: str) -> Tape:
-        """A tape for the root with this sample; branches may use it while it grows."""
+    def record(self, sample: int, trajectory: str) -> Recording:
+        """A recording for the root with this sample; branches may use it while it grows."""
         self._is_tree = True
-        self._tapes[sample] = tape = Tape(trajectory=trajectory)
-        return tape
+        self._recordings[sample] = recording = Recording(trajectory=trajectory)
+        return recording
 
     def changed(self) -> None:
         """Let waiting branches look again."""
@@ -78,9 +78,9 @@ class Group:
             self._usable.add(sample)
         else:
             self._lost[sample] = trace.failure.kind if trace and trace.failure else reason
-        # Nothing can branch any more: a tape holds every completion and result of its root.
+        # Nothing can branch any more: a recording holds every completion and result of its root.
         if len(self._left) == self.size:
-            self._tapes.clear()
+            self._recordings.clear()
             reasons = dict(Counter(reason for reason in self._lost.values() if reason != PLAYED_EARLIER))
             if self._is_tree and reasons:
                 log.warning("group has fewer leaves", group=self._name, leaves=len(self._usable), reasons=reasons)
@@ -117,24 +117,24 @@ class Group:
         first = random.randint(1, tree.first_turns)
         while True:
             # No `await` between this look and the wait below, so no change is missed.
-            has_ended, tape = root in self._left, self._tapes.get(root)
-            if has_ended and (root not in self._usable or tape is None or not tape.turns):
+            has_ended, recording = root in self._left, self._recordings.get(root)
+            if has_ended and (root not in self._usable or recording is None or not recording.turns):
                 return None
-            if tape is not None and tree.branch_at is BranchAt.FIRST_TURNS and first in tape.turns:
-                return Branch(tape, first)
-            if tape is not None and has_ended:
-                return Branch(tape, _chosen(tape, rank, random, tree))
+            if recording is not None and tree.branch_at is BranchAt.FIRST_TURNS and first in recording.turns:
+                return Branch(recording, first)
+            if recording is not None and has_ended:
+                return Branch(recording, _chosen(recording, rank, random, tree))
             await self._change.wait()
 
 
-def _chosen(tape: Tape, rank: int, random: Random, tree: TreeConfig) -> int:
+def _chosen(recording: Recording, rank: int, random: Random, tree: TreeConfig) -> int:
     """A turn of a root that has ended."""
     if tree.branch_at is BranchAt.ENTROPY:
-        ordered = sorted(tape.turns, key=lambda turn: -tape.surprisal(turn))
+        ordered = sorted(recording.turns, key=lambda turn: -recording.surprisal(turn))
         return ordered[rank % len(ordered)]
     # Under `first_turns` this is reached where the root ended before the turn that was drawn.
-    most = tree.first_turns if tree.branch_at is BranchAt.FIRST_TURNS else len(tape.turns)
-    return random.choice(tape.turns[:most])
+    most = tree.first_turns if tree.branch_at is BranchAt.FIRST_TURNS else len(recording.turns)
+    return random.choice(recording.turns[:most])
 
 
 class Leaf:
@@ -151,19 +151,19 @@ class Leaf:
 class Root(Leaf):
     """A chain that others branch off."""
 
-    def __init__(self, group: Group, tape: Tape, tree: TreeConfig) -> None:
-        self._group, self._tape, self._tree = group, tape, tree
+    def __init__(self, group: Group, recording: Recording, tree: TreeConfig) -> None:
+        self._group, self._recording, self._tree = group, recording, tree
 
     def joined(self, trace: Trace, session: Session, policy: Policy) -> tuple[TurnSession, Policy]:
         recording = RecordingPolicy(
             policy,
-            self._tape,
+            self._recording,
             session,
             last=self._tree.first_turns if self._tree.branch_at is BranchAt.FIRST_TURNS else None,
             snapshots=self._tree.restore,
             changed=self._group.changed,
         )
-        return RecordingSession(session, self._tape), recording
+        return RecordingSession(session, self._recording), recording
 
 
 class Branching(Leaf):

@@ -12,7 +12,7 @@ from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.types import Role, ToolResult, canonical_json
 from mcp_rollout.rollout.errors import Diverged
 from mcp_rollout.rollout.loop.difference import compared, described
-from mcp_rollout.rollout.loop.tape import AroundSession, BranchingPoint, Tape, digest, made
+from mcp_rollout.rollout.loop.recording import AroundSession, BranchingPoint, Recording, digest, made
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.types import Completion, Policy
 
@@ -23,14 +23,14 @@ _NOT_SENT = ToolResult.error("Not sent: the trajectory that this one replays did
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Where a leaf branches: it shares all that the tape has before this turn."""
+    """Where a leaf branches: it shares all that the recording has before this turn."""
 
-    tape: Tape
+    recording: Recording
     turn: int
 
     @property
     def point(self) -> BranchingPoint:
-        return self.tape.points[self.turn]
+        return self.recording.points[self.turn]
 
 
 class Replay(AroundSession):
@@ -60,7 +60,7 @@ class Replay(AroundSession):
         if turn == self._branch.turn:
             await self._arrive(ids)
             return await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
-        recorded = self._branch.tape.generations[self._generations]
+        recorded = self._branch.recording.generations[self._generations]
         # The ids themselves are compared: advantages treat the shared tokens of siblings as the same tokens.
         if (recorded.turn, recorded.context) != (turn, digest(ids)):
             raise Diverged(
@@ -84,7 +84,7 @@ class Replay(AroundSession):
         self._arrived = True
         trace, strategy = self._trace, self._trace.strategy
         trace.origin = trace.origin.model_copy(
-            update={"parent": self._branch.tape.trajectory, "branched_at": point.tokens}
+            update={"parent": self._branch.recording.trajectory, "branched_at": point.tokens}
         )
         strategy.shared_turns, strategy.replayed_calls = self._branch.turn, self._sent
         strategy.shared_tokens = sum(turn.sampled for turn in trace.turns)
@@ -126,7 +126,7 @@ class Replay(AroundSession):
     def _next(self, name: str, arguments: Any) -> ToolResult:
         """The recorded result of the call that comes next."""
         number, self._calls = self._calls, self._calls + 1
-        recorded = self._branch.tape.calls[number] if number < self._branch.point.calls else None
+        recorded = self._branch.recording.calls[number] if number < self._branch.point.calls else None
         now = made(name, arguments)
         if recorded is None or recorded.result is None:
             raise Diverged(f"{self._place}: {_short(now)} has no recorded result", result=_NOT_SENT)

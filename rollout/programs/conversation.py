@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from mcp_rollout.rollout.programs.history import Told
+from mcp_rollout.rollout.programs.history import Fingerprint
 from mcp_rollout.rollout.types import Message
 
 MODEL, SMALL = "policy", "policy-small"
@@ -105,15 +105,15 @@ class Waiting:
     """A request until it is answered; its repetitions wait for the same answer."""
 
     asked: Asked
-    told: Told
+    fingerprint: Fingerprint
     done: anyio.Event = field(default_factory=anyio.Event)
     outcome: Answer | Refusal | None = None
     turn: int = -1
     """Which it was answered by; below 0 for none of the trace's."""
 
-    def is_repeated_by(self, told: Told, messages: Sequence[Message]) -> bool:
+    def is_repeated_by(self, fingerprint: Fingerprint, messages: Sequence[Message]) -> bool:
         """Whether a request is this one again, perhaps with the part of the answer that arrived."""
-        if not self.told.begins(told):
+        if not self.fingerprint.begins(fingerprint):
             return False
-        more = messages[len(self.told.messages) :]
+        more = messages[len(self.fingerprint.messages) :]
         return not more or (len(more) == 1 and isinstance(self.outcome, Answer) and self.outcome.covers(more[0]))

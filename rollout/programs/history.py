@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Fingerprint:
     """A conversation as keys."""
 
     messages: tuple[Key, ...]
@@ -59,10 +59,10 @@ class Told:
     turns: frozenset[int]
     """The turns whose calls it has."""
 
-    def is_start_of(self, other: Told) -> bool:
+    def is_start_of(self, other: Fingerprint) -> bool:
         return other.messages[: len(self.messages)] == self.messages
 
-    def begins(self, other: Told) -> bool:
+    def begins(self, other: Fingerprint) -> bool:
         """Whether the other one continues it, with the same tools."""
         return self.tools == other.tools and self.is_start_of(other)
 
@@ -87,15 +87,15 @@ class CallIds:
     def is_forged(self, id: str) -> bool:
         return id.startswith(self._prefix) and id not in self._given
 
-    def told(
+    def fingerprint(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
         offered: Sequence[Mapping[str, Any]],
-    ) -> Told:
+    ) -> Fingerprint:
         ids = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
         turns = frozenset(self._given[id][0] for id in ids if id in self._given)
-        return Told(tuple(map(self.key, messages)), _digest(tools), _digest(offered), turns)
+        return Fingerprint(tuple(map(self.key, messages)), _digest(tools), _digest(offered), turns)
 
     def key(self, message: Message) -> Key:
         calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
@@ -109,40 +109,40 @@ class History:
     """The turns of a program, each with the conversation that ended in it."""
 
     def __init__(self) -> None:
-        self._told: list[Told] = []
-        self._opening: Told | None = None
+        self._fingerprints: list[Fingerprint] = []
+        self._opening: Fingerprint | None = None
         self.beside: set[int] = set()
         """The turns beside the conversation."""
 
-    def place(self, told: Told, messages: Sequence[Message]) -> Place:
+    def place(self, fingerprint: Fingerprint, messages: Sequence[Message]) -> Place:
         """What a request continues, which is not a repetition."""
         if self._opening is None:
             return Place(Kind.OPENING)
-        turns = set(told.turns)
-        for turn in range(len(self._told) - 1, -1, -1):
-            before = self._told[turn]
-            if not before.is_start_of(told):
+        turns = set(fingerprint.turns)
+        for turn in range(len(self._fingerprints) - 1, -1, -1):
+            before = self._fingerprints[turn]
+            if not before.is_start_of(fingerprint):
                 continue
-            known, kind = len(before.messages), Kind.EXTENSION if turn == len(self._told) - 1 else Kind.BRANCH
+            known, kind = len(before.messages), Kind.EXTENSION if turn == len(self._fingerprints) - 1 else Kind.BRANCH
             # An answer of another model's in between can only be rendered.
             is_new = messages[known:] and all(message["role"] != "assistant" for message in messages[known:])
-            if before.tools == told.tools and is_new:
+            if before.tools == fingerprint.tools and is_new:
                 return Place(kind, turn, known, turn in self.beside)
             turns.add(turn)
         # After a summary there is no call of ours: the program begins as it began, with the tools of then.
-        begins_again = self._opening.offered == told.offered and self._opening.is_start_of(told)
+        begins_again = self._opening.offered == fingerprint.offered and self._opening.is_start_of(fingerprint)
         own = {turn for turn in turns if turn >= 0}
         if begins_again or own:
             return Place(Kind.REWRITTEN, is_beside=not begins_again and own <= self.beside)
         return Place(Kind.BESIDE)
 
-    def answered(self, told: Told, answer: Key, *, begins: bool, is_beside: bool) -> None:
+    def answered(self, fingerprint: Fingerprint, answer: Key, *, begins: bool, is_beside: bool) -> None:
         """Note a turn, which answers this conversation."""
         if begins:
-            self._opening = told
+            self._opening = fingerprint
         if is_beside:
-            self.beside.add(len(self._told))
-        self._told.append(replace(told, messages=(*told.messages, answer)))
+            self.beside.add(len(self._fingerprints))
+        self._fingerprints.append(replace(fingerprint, messages=(*fingerprint.messages, answer)))
 
 
 def arguments_of(text: str, otherwise: str = "arguments") -> dict[str, Any]:

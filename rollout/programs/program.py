@@ -26,9 +26,9 @@ from mcp_rollout.rollout.environment.sections import Strategy
 from mcp_rollout.rollout.errors import AgentError
 from mcp_rollout.rollout.loop.turns import TrajectoryOver
 from mcp_rollout.rollout.programs.conversation import MODEL, SMALL
-from mcp_rollout.rollout.programs.face import Face, Placed
+from mcp_rollout.rollout.programs.endpoint import ProgramEndpoint, Route
 from mcp_rollout.rollout.programs.process import Limits, run_process
-from mcp_rollout.rollout.programs.seat import Seat
+from mcp_rollout.rollout.programs.program_session import ProgramSession
 from mcp_rollout.rollout.programs.turns import ProgramTurns
 from mcp_rollout.rollout.types import Message
 
@@ -78,7 +78,7 @@ class _Played(ABC):
     def _name(self) -> str: ...
 
     @abstractmethod
-    async def _run(self, placed: Placed, offered: Offered) -> tuple[str, bool]:
+    async def _run(self, route: Route, offered: Offered) -> tuple[str, bool]:
         """How it ended, empty for a success; and whether it was killed, which is no doing of the policy's."""
 
     def check(self, environment: Environment) -> None:
@@ -92,36 +92,39 @@ class _Played(ABC):
 
     async def play(self, turns: ProgramTurns) -> None:
         """As `rollout.loop.agent.Agent`."""
-        seat, ended, has_ended = Seat(turns), list[tuple[str, bool]](), anyio.Event()
+        session, ended, has_ended = ProgramSession(turns), list[tuple[str, bool]](), anyio.Event()
         bounds = turns.limits
 
-        async def beside(placed: Placed) -> None:
+        async def beside(route: Route) -> None:
             offered = Offered(
-                model_url=f"{placed.url}/v1",
-                model_key=placed.key,
-                mcp_url=f"{placed.url}/mcp",
+                model_url=f"{route.url}/v1",
+                model_key=route.key,
+                mcp_url=f"{route.url}/mcp",
                 messages=turns.messages,
                 context_tokens=bounds.context_tokens or (bounds.prompt_tokens or 0) + bounds.response_tokens,
             )
-            ended.append(await self._run(placed, offered))
-            seat.end()
+            ended.append(await self._run(route, offered))
+            session.end()
             has_ended.set()
 
         try:
             # The endpoint ends after the program: what the program still asks is answered, by a refusal.
-            async with Face.placed(seat, events_s=self.events_s) as placed, anyio.create_task_group() as tasks:
-                tasks.start_soon(beside, placed)
+            async with (
+                ProgramEndpoint.route(session, events_s=self.events_s) as route,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(beside, route)
                 try:
-                    await seat.serve(tasks)
+                    await session.serve(tasks)
                 except TrajectoryOver:
                     # Its requests are refused now, with which most programs end by themselves.
                     with anyio.move_on_after(self.close_timeout_s / 2):
                         await has_ended.wait()
                     raise
         finally:
-            seat.close()
+            session.close()
         ((problem, is_killed),) = ended
-        refused = f"; its last request was refused: {seat.refused}" if seat.refused else ""
+        refused = f"; its last request was refused: {session.refused}" if session.refused else ""
         if not turns.taken:
             raise AgentError(f"{problem or f'{self._name} ended'}, without a turn{refused}")
         if is_killed:
@@ -154,7 +157,7 @@ class Function(_Played):
     def _name(self) -> str:
         return self.use
 
-    async def _run(self, placed: Placed, offered: Offered) -> tuple[str, bool]:
+    async def _run(self, route: Route, offered: Offered) -> tuple[str, bool]:
         try:
             await self._function(offered, **self.arguments)
         except Exception as error:  # boundary: code of others, which also raises what the policy's mistakes cause
@@ -234,11 +237,11 @@ class Program(_Played):
         said = done.stdout.decode(errors="replace").strip().splitlines()
         return f"{self._name}: {said[0][:200] if said else f'unknown, status {done.returncode}'}"
 
-    async def _run(self, placed: Placed, offered: Offered) -> tuple[str, bool]:
+    async def _run(self, route: Route, offered: Offered) -> tuple[str, bool]:
         system = [str(message["content"]) for message in offered.messages if message["role"] == "system"]
-        async with placed.homes.home() as (home, mark):
-            placed.home, placed.frozen = str(home), self._frozen
-            model = (offered.model_url, placed.url, offered.model_key, MODEL, SMALL)
+        async with route.homes.home() as (home, mark):
+            route.home, route.frozen = str(home), self._frozen
+            model = (offered.model_url, route.url, offered.model_key, MODEL, SMALL)
             own = (offered.mcp_url, offered.prompt, "\n\n".join(system), str(home), str(offered.context_tokens))
             values: Mapping[str, str] = dict(zip(_PLACES, (*model, *own), strict=True))
 

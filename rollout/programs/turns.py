@@ -39,7 +39,7 @@ class _Head:
     length: int
     """How many of them there were."""
     calls: OutsideCalls
-    heard: list[Message] = field(default_factory=list[Message])
+    observed: list[Message] = field(default_factory=list[Message])
     """What the policy has read after it."""
 
 
@@ -72,14 +72,14 @@ class ProgramTurns(Turns):
         last = self._trace.turns[-1]
         return len(self._trace.context) - last.sampled, last.sampled, last.finish_reason is not FinishReason.STOP
 
-    async def tell(
+    async def converse(
         self, conversation: Conversation, *, why: str = "", results: Mapping[int, Mapping[int, str]]
     ) -> None:
         """Begin the conversation, or begin another one in a segment of its own, rendered as it is.
 
         Args:
             why: What the program changed, where it has told a conversation before.
-            results: By turn, as in `hear`, what these messages give of earlier turns' calls.
+            results: By turn, as in `observe`, what these messages give of earlier turns' calls.
         """
         await self._admit()
         with self._operation():
@@ -96,7 +96,7 @@ class ProgramTurns(Turns):
                     self._trace.turns[-1].marks.append(Mark(kind=MarkKind.REWRITTEN, detail=why))
             self._open(conversation, ids)
 
-    async def hear(self, results: Mapping[int, str], said: str = "", *, changed: str = "") -> None:
+    async def observe(self, results: Mapping[int, str], said: str = "", *, changed: str = "") -> None:
         """Give the policy what a program answers its last turn with.
 
         Args:
@@ -106,10 +106,10 @@ class ProgramTurns(Turns):
         """
         await self._admit()
         with self._operation():
-            require(self._heads and self._unanswered, "hear() needs an unanswered turn")
-            require(results or said or self._calls, "hear() needs something that the policy reads")
+            require(self._heads and self._unanswered, "observe() needs an unanswered turn")
+            require(results or said or self._calls, "observe() needs something that the policy reads")
             head = self._heads[-1]
-            head.heard = self._pending = [*head.calls.settle(results), *_user(said)]
+            head.observed = self._pending = [*head.calls.settle(results), *_user(said)]
             if changed:
                 self._trace.turns[-1].marks.append(Mark(kind=MarkKind.CAME_BACK_CHANGED, detail=changed))
             self._trace.turns[-1].agent_message = said
@@ -119,7 +119,7 @@ class ProgramTurns(Turns):
         """Take the conversation up after an earlier turn, in a segment that begins with the ids up to there.
 
         Args:
-            results, said: As in `hear`, for that turn.
+            results, said: As in `observe`, for that turn.
         """
         await self._admit()
         with self._operation():
@@ -134,12 +134,12 @@ class ProgramTurns(Turns):
             self._trace.turns[-1].marks.append(Mark(kind=MarkKind.WENT_BACK, detail=f"to turn {turn + 1}"))
             self._open(replace(conversation, messages=[*previous, *new]), edit.applied_to(base))
 
-    async def aside(
+    async def sample_beside(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, max_tokens: int | None
     ) -> tuple[Parsed, tuple[int, int, bool]]:
         """Let the policy answer a conversation beside this one, such as for a title. It is in no segment.
 
-        It is no longer than a sample may be. Raises TrajectoryOver where it does not fit, as where `tell` does not.
+        It is no longer than a sample may be. Raises TrajectoryOver where it does not fit, as where `converse` does not.
 
         Returns:
             The answer, and its `usage`.
@@ -178,7 +178,7 @@ class ProgramTurns(Turns):
         Args:
             name: The exposed name.
             of: The turn and the position of the call that it is, where the program says so; the turn is below 0 for an
-                `aside`.
+                `sample_beside`.
 
         Returns:
             What the program is given, and whether it is an error.
@@ -221,7 +221,7 @@ class ProgramTurns(Turns):
             messages.append(own)
             if head is not None:
                 messages += head.calls.end()
-                messages += [message for message in head.heard if message["role"] == "user"]
+                messages += [message for message in head.observed if message["role"] == "user"]
         trace.messages[:] = messages
 
     @property
@@ -262,7 +262,7 @@ class ProgramTurns(Turns):
         """Leave the last turn without a further generation.
 
         Args:
-            results: As in `hear`.
+            results: As in `observe`.
             returns: Whether the turn may be taken up again, with the calls that are still to be made.
         """
         if self._heads and (results or not returns) and not self._heads[-1].calls.is_settled:

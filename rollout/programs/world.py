@@ -16,13 +16,13 @@ from mcp_types import (
     Tool,
 )
 
-from mcp_rollout.rollout.programs.seat import Seat
+from mcp_rollout.rollout.programs.program_session import ProgramSession
 
 _CALL_IDS = ("callId", "claudecode/toolUseId")
 """In `_meta`: where programs write the id of the model's call."""
 
 
-def world_of(seat: Seat, *, most_bytes: int) -> StreamableHTTPSessionManager:
+def world_of(session: ProgramSession, *, most_bytes: int) -> StreamableHTTPSessionManager:
     """The server of one trajectory, which has no sessions: what it keeps is the world's.
 
     A call's result is the text that the built-in agent would show the policy. Programs differ in whether they show
@@ -32,16 +32,16 @@ def world_of(seat: Seat, *, most_bytes: int) -> StreamableHTTPSessionManager:
     async def tools(context: Any, params: Any) -> ListToolsResult:
         listed = [
             Tool(name=name, description=tool["description"], input_schema=tool["parameters"])
-            for name, tool in seat.tools.items()
+            for name, tool in session.tools.items()
         ]
         return ListToolsResult(tools=listed)
 
     async def call(context: Any, params: CallToolRequestParams) -> CallToolResult:
         meta = cast("dict[str, Any]", params.meta or {})
         id = next((str(meta[key]) for key in _CALL_IDS if meta.get(key)), None)
-        outcome = await seat.call(params.name, dict(params.arguments or {}), id)
+        outcome = await session.call(params.name, dict(params.arguments or {}), id)
         if outcome is None:
-            raise MCPError(code=INVALID_REQUEST, message=seat.over or "the trajectory is over")
+            raise MCPError(code=INVALID_REQUEST, message=session.over or "the trajectory is over")
         shown, is_error = outcome
         return CallToolResult(content=[TextContent(type="text", text=shown.text)], is_error=is_error)
 

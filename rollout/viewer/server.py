@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_rollout.gateway.errors import ConfigError
-from mcp_rollout.mcp_wire.door import LOOPBACK, named_host
+from mcp_rollout.mcp_wire.admission import LOOPBACK, named_host
 from mcp_rollout.rollout.viewer.assets import PAGE, content
 from mcp_rollout.rollout.viewer.directory import Directory
 from mcp_rollout.rollout.viewer.explain import explain

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from mcp_rollout.mcp_wire import http_connections
-from mcp_rollout.mcp_wire.door import Names
+from mcp_rollout.mcp_wire.admission import Names
 from mcp_rollout.mcp_wire.http_connections import Connections
 from mcp_rollout.mcp_wire.http_request import DirectAnswer, Request
 from mcp_rollout.mcp_wire.http_server import HttpConnection, protocol

@@ -113,11 +113,11 @@ RETRY = {"openai_agents_chat", "codex", "opencode", "pydantic_ai_chat", "pydanti
 
 def cutting(every: int) -> Callable[[], None]:
     """Have the endpoint break the connection in the middle of each so many answers of the model; returns the repair."""
-    from mcp_rollout.rollout.programs.face import Face
+    from mcp_rollout.rollout.programs.endpoint import ProgramEndpoint
 
-    answer, count = Face.__call__, [0]
+    answer, count = ProgramEndpoint.__call__, [0]
 
-    async def broken(self: Face, scope: Any, receive: Any, send: Any) -> None:
+    async def broken(self: ProgramEndpoint, scope: Any, receive: Any, send: Any) -> None:
         _, path = scope["state"]["mcp_wire.bearer"]
         count[0] += scope["method"] == "POST" and "mcp" not in path
         if count[0] % every or "mcp" in path:
@@ -133,10 +133,10 @@ def cutting(every: int) -> Callable[[], None]:
         await send({"type": "http.response.body", "body": body[: len(body) // 2 * (count[0] % 2)], "more_body": True})
         raise ConnectionAbortedError("cut by the test")
 
-    Face.__call__ = broken
+    ProgramEndpoint.__call__ = broken
 
     def repair() -> None:
-        Face.__call__ = answer
+        ProgramEndpoint.__call__ = answer
 
     return repair
 
@@ -157,26 +157,26 @@ def requests(name: str) -> Iterator[dict[str, Any]]:
 
 def recording(written: list[str]) -> None:
     """Have the endpoint keep each POST that it answers."""
-    from mcp_rollout.rollout.programs.face import HOME, Face
+    from mcp_rollout.rollout.programs.endpoint import HOME, ProgramEndpoint
 
-    answer = Face.__call__
+    answer = ProgramEndpoint.__call__
 
-    async def kept(self: Face, scope: Any, receive: Any, send: Any) -> None:
-        placed, path = scope["state"]["mcp_wire.bearer"]
+    async def kept(self: ProgramEndpoint, scope: Any, receive: Any, send: Any) -> None:
+        route, path = scope["state"]["mcp_wire.bearer"]
         parts: list[bytes] = []
 
         async def received() -> Any:
             message = await receive()
             parts.append(message.get("body", b""))
             if message["type"] == "http.request" and not message.get("more_body"):
-                raw = b"".join(parts).replace((placed.home or "?").encode(), HOME)
+                raw = b"".join(parts).replace((route.home or "?").encode(), HOME)
                 headers = {key.decode(): value.decode() for key, value in scope["headers"] if key.decode() in _SENT}
                 written.append(json.dumps({"path": path, "headers": headers, "body": json.loads(raw)}))
             return message
 
         await answer(self, scope, received if scope["method"] == "POST" else receive, send)
 
-    Face.__call__ = kept
+    ProgramEndpoint.__call__ = kept
 
 
 async def record(name: str) -> None:

@@ -25,7 +25,7 @@ from starlette.requests import Request as AsgiRequest
 from mcp_rollout.mcp_servers.kit import sdk
 from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls, as_call
 from mcp_rollout.mcp_servers.kit.direct.exchange import PING_S, Exchange
-from mcp_rollout.mcp_wire.door import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
+from mcp_rollout.mcp_wire.admission import NEEDS_TOKEN, SHORTEST_TOKEN, Holders, Names, is_loopback
 from mcp_rollout.mcp_wire.http_connections import Connections
 from mcp_rollout.mcp_wire.http_request import DirectAnswer, NotAdmitted, Request
 from mcp_rollout.mcp_wire.http_server import protocol
@@ -46,9 +46,9 @@ _ACCEPTED = 256
 class DirectSite:
     """What the connections of one server answer directly."""
 
-    def __init__(self, server: MCPServer, calls: DirectCalls | None, door: Door) -> None:
+    def __init__(self, server: MCPServer, calls: DirectCalls | None, admission: Admission) -> None:
         self._calls, self._server = calls, server
-        self.admit = door.admit
+        self.admit = admission.admit
         self._security = TransportSecurityMiddleware(server.session_manager.security_settings)
         self._accepted: dict[tuple[bytes, ...], bool] = {}
         self._mirrored: dict[str, tuple[Any, bool]] = {}
@@ -135,14 +135,14 @@ class DirectSite:
                 exchange.ping()
 
 
-async def serve_http(server: MCPServer, calls: DirectCalls | None, door: Door, host: str, port: int) -> None:
+async def serve_http(server: MCPServer, calls: DirectCalls | None, admission: Admission, host: str, port: int) -> None:
     """Serves at `/mcp` until the process receives a signal.
 
     Args:
         calls: None if the SDK has to serve all calls.
     """
     app = server.streamable_http_app(host=host)
-    site = DirectSite(server, calls, door)
+    site = DirectSite(server, calls, admission)
     among = Connections(receive_s=RECEIVE_S, unadmitted=MOST_UNADMITTED)
     config = uvicorn.Config(
         app,
@@ -166,7 +166,7 @@ TOKEN, HOSTS = "MCP_SERVER_TOKEN", "MCP_SERVER_HOSTS"
 have several values with spaces between them."""
 
 
-class Door:
+class Admission:
     """Admits requests to a server that listens at `host`.
 
     Args:

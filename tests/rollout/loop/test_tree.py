@@ -15,8 +15,8 @@ from worlds import task
 from mcp_rollout.rollout.environment.sections import TreeConfig
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.loop.group import Group
+from mcp_rollout.rollout.loop.recording import BranchingPoint
 from mcp_rollout.rollout.loop.replay import Branch
-from mcp_rollout.rollout.loop.tape import BranchingPoint
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import read_traces
 

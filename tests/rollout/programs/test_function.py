@@ -273,7 +273,7 @@ async def test_requests_under_way_have_a_bound(tmp_path: Path) -> None:
 
 
 async def test_a_request_has_a_longest_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_rollout.rollout.programs.face._MOST_BYTES", 4096)
+    monkeypatch.setattr("mcp_rollout.rollout.programs.endpoint._MOST_BYTES", 4096)
     bodies = [{"messages": [{"role": "user", "content": "x" * 5000}]}]
     own = {"use": "told:refused", "arguments": {"bodies": bodies}}
     made = await played(tmp_path, ["Done."], agent=agent(own))

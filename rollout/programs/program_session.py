@@ -1,4 +1,4 @@
-"""A trajectory's place at the endpoint: its requests one at a time, each answer sampled once, and its world's calls.
+"""A trajectory's session at the endpoint: its requests one at a time, each answer sampled once, and its world's calls.
 
 Requests and calls arrive in tasks of the HTTP server. Everything that changes the trajectory happens in the agent's own
 task, `serve`, and for calls in its task group: both end before the trajectory is scored.
@@ -35,8 +35,8 @@ _UNNAMED = "unreadable_call"
 _NO_RESULT = "The program gives no result of this call."
 
 
-class Seat:
-    """The place of one trajectory."""
+class ProgramSession:
+    """The session of one trajectory."""
 
     def __init__(self, turns: ProgramTurns) -> None:
         self._turns = turns
@@ -50,7 +50,7 @@ class Seat:
         self._answered: deque[Waiting] = deque(maxlen=1)
         self._besides: deque[Waiting] = deque(maxlen=4)
         """The last ones, which a program may repeat."""
-        self._asides = 0
+        self._sampled_beside = 0
         """Answers beside the conversation that are in no segment."""
         self.over = ""
         """Why there is no further answer; empty while there is."""
@@ -104,12 +104,12 @@ class Seat:
             What is answered, perhaps for an earlier request that this one repeats; and the part of the answer that the
             program has already.
         """
-        told = self._ids.told(asked.messages, asked.tools, asked.offered)
+        fingerprint = self._ids.fingerprint(asked.messages, asked.tools, asked.offered)
         for earlier in (*self._open, *self._answered, *self._besides):
-            if earlier.is_repeated_by(told, asked.messages):
+            if earlier.is_repeated_by(fingerprint, asked.messages):
                 self._turns.asked_again(earlier.turn)
-                return earlier, next(iter(asked.messages[len(earlier.told.messages) :]), None)
-        waiting = Waiting(asked=asked, told=told)
+                return earlier, next(iter(asked.messages[len(earlier.fingerprint.messages) :]), None)
+        waiting = Waiting(asked=asked, fingerprint=fingerprint)
         problem = self._problem(asked)
         if self.over or problem:
             waiting.outcome = self.refusal if self.over else Refusal(problem)
@@ -135,13 +135,13 @@ class Seat:
         return ""
 
     async def _answer(self, waiting: Waiting) -> Answer | Refusal:
-        asked, told = waiting.asked, waiting.told
-        place = self._history.place(told, asked.messages)
+        asked, fingerprint = waiting.asked, waiting.fingerprint
+        place = self._history.place(fingerprint, asked.messages)
         names = TRAIN in asked.labels or any(map(self._ids.place, asked.labels.values()))
         is_toolless = place.kind is Kind.OPENING and self.tools and not asked.offered
         is_aside = asked.model == SMALL or is_toolless or (place.kind is Kind.BESIDE and not names)
         is_beside = place.is_beside or place.kind is Kind.BESIDE
-        if (is_aside or is_beside) and self._asides + len(self._history.beside) >= MOST_ASIDES:
+        if (is_aside or is_beside) and self._sampled_beside + len(self._history.beside) >= MOST_ASIDES:
             return Refusal(f"{MOST_ASIDES} requests beside the conversation were answered already")
         is_told = not is_aside and place.kind in (Kind.EXTENSION, Kind.BRANCH)
         new, known = asked.messages[place.known :], asked.messages[place.known - 1]
@@ -156,7 +156,7 @@ class Seat:
         answer = self._answer_of(parsed, asked, self._turns.taken - 1, *self._turns.usage)
         calls = [call(each.id, each.name, each.arguments) for each in answer.calls]
         key = self._ids.key({"role": "assistant", "content": answer.text, "tool_calls": calls})
-        self._history.answered(told, key, begins=place.kind is Kind.OPENING, is_beside=is_beside)
+        self._history.answered(fingerprint, key, begins=place.kind is Kind.OPENING, is_beside=is_beside)
         self._answers.append(answer)
         waiting.turn = self._turns.taken - 1
         (self._besides if is_beside else self._answered).append(waiting)
@@ -176,20 +176,20 @@ class Seat:
         text = "\n\n".join(filter(None, said))
         if place.kind is Kind.EXTENSION:
             changed = self._answers[place.turn].changed_to(messages[place.known - 1])
-            await self._turns.hear(results.get(place.turn, {}), text, changed=changed)
+            await self._turns.observe(results.get(place.turn, {}), text, changed=changed)
         elif place.kind is Kind.BRANCH:
             await self._turns.go_back(place.turn, results.get(place.turn, {}), text)
         else:
             if place.kind is Kind.OPENING:
                 self._check_tools(asked)
-            told = Conversation(
+            conversation = Conversation(
                 messages=_rendered(messages),
                 tools=asked.tools,
                 worlds=_worlds(asked.tools, self.tools),
                 is_beside=place.is_beside or place.kind is Kind.BESIDE,
             )
             why = f"{len(messages)} messages, {len(asked.tools)} tools"
-            await self._turns.tell(told, why=why, results=results)
+            await self._turns.converse(conversation, why=why, results=results)
 
     def _check_tools(self, asked: Asked) -> None:
         missing = self.tools.keys() - _worlds(asked.offered, self.tools).values()
@@ -199,10 +199,11 @@ class Seat:
 
     async def _beside(self, waiting: Waiting) -> Answer:
         asked = waiting.asked
-        parsed, usage = await self._turns.aside(_rendered(asked.messages), asked.tools, max_tokens=asked.max_tokens)
-        self._asides += 1
+        messages = _rendered(asked.messages)
+        parsed, usage = await self._turns.sample_beside(messages, asked.tools, max_tokens=asked.max_tokens)
+        self._sampled_beside += 1
         self._besides.append(waiting)
-        return self._answer_of(parsed, asked, -self._asides, *usage)
+        return self._answer_of(parsed, asked, -self._sampled_beside, *usage)
 
     def _answer_of(self, parsed: Parsed, asked: Asked, turn: int, read: int, sampled: int, is_cut: bool) -> Answer:
         shown, is_free = _names(asked.tools), len(asked.tools) == len(asked.offered)

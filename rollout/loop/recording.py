@@ -1,7 +1,7 @@
 """Record a trajectory so that others can branch off its turns.
 
-A tape has what came from outside: the policy's completions, the results of calls, the replies of the user. All else
-follows from these and is computed again, so a branch needs no copy of the agent's, the user's or the filters' state.
+It has what came from outside: the policy's completions, the results of calls, the replies of the user. All else follows
+from these and is computed again, so a branch needs no copy of the agent's, the user's or the filters' state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BranchingPoint:
 
 
 @dataclass(kw_only=True, slots=True)
-class Tape:
+class Recording:
     """The record of one trajectory, which grows while it is played."""
 
     trajectory: str
@@ -79,7 +79,7 @@ class Tape:
 
 
 class RecordingPolicy:
-    """Hands requests on to a policy, and puts branching points and completions on the tape.
+    """Hands requests on to a policy, and puts branching points and completions on the recording.
 
     Args:
         last: The last turn that needs a snapshot; None for all.
@@ -90,27 +90,28 @@ class RecordingPolicy:
     def __init__(
         self,
         policy: Policy,
-        tape: Tape,
+        recording: Recording,
         session: Session,
         *,
         last: int | None,
         snapshots: bool,
         changed: Callable[[], None],
     ) -> None:
-        self._policy, self._tape, self._session, self._last, self._changed = policy, tape, session, last, changed
+        self._policy, self._recording, self._session = policy, recording, session
+        self._last, self._changed = last, changed
         self._snapshots = snapshots and session.restorable
 
     async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Completion:
         context = digest(ids)
-        if turn == len(self._tape.points):
+        if turn == len(self._recording.points):
             # Before the generation: branches may leave from here while the root still samples this turn.
             await self._mark(turn, len(ids), context)
         completion = await self._policy.generate(ids, max_tokens=max_tokens, turn=turn)
-        self._tape.generations.append(Generation(turn=turn, context=context, completion=completion))
+        self._recording.generations.append(Generation(turn=turn, context=context, completion=completion))
         return completion
 
     async def _mark(self, turn: int, tokens: int, context: str) -> None:
-        generations, calls = len(self._tape.generations), len(self._tape.calls)
+        generations, calls = len(self._recording.generations), len(self._recording.calls)
         # No branch leaves from turn 0: it would share the prompt alone, as every sibling does.
         wanted = self._snapshots and turn >= 1 and (self._last is None or turn <= self._last)
         point = BranchingPoint(
@@ -120,7 +121,7 @@ class RecordingPolicy:
             context=context,
             snapshot=await self._snapshot() if wanted else None,
         )
-        self._tape.points.append(point)
+        self._recording.points.append(point)
         self._changed()
 
     async def _snapshot(self) -> Mapping[str, Any] | None:
@@ -149,11 +150,11 @@ class AroundSession:
 
 
 class RecordingSession(AroundSession):
-    """Hands calls on to a session, and puts them on the tape in the order in which they begin."""
+    """Hands calls on to a session, and puts them on the recording in the order in which they begin."""
 
-    def __init__(self, session: Session, tape: Tape) -> None:
+    def __init__(self, session: Session, recording: Recording) -> None:
         super().__init__(session)
-        self._tape = tape
+        self._recording = recording
 
     async def call(self, name: str, arguments: Any) -> ToolResult:
         # Entered before it is sent: the order of beginning is the order in which a branch repeats the calls.
@@ -168,7 +169,7 @@ class RecordingSession(AroundSession):
 
     def _begin(self, name: str, arguments: Any) -> RecordedCall:
         recorded = RecordedCall(made=made(name, arguments))
-        self._tape.calls.append(recorded)
+        self._recording.calls.append(recorded)
         return recorded
 
 

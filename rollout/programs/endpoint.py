@@ -32,7 +32,7 @@ from mcp_rollout.rollout.programs.dialects.dialect import Dialect, Event, Json
 from mcp_rollout.rollout.programs.dialects.messages import Messages
 from mcp_rollout.rollout.programs.dialects.responses import Responses
 from mcp_rollout.rollout.programs.process import Homes
-from mcp_rollout.rollout.programs.seat import MOST_WAITING, Seat
+from mcp_rollout.rollout.programs.program_session import MOST_WAITING, ProgramSession
 from mcp_rollout.rollout.programs.world import world_of
 from mcp_rollout.rollout.types import Message
 
@@ -47,15 +47,15 @@ _MOST_BYTES, _MOST_CALL_BYTES = 8 << 20, 1 << 20
 """Longest request, a conversation of a million tokens as JSON, without images; and longest call of the world's."""
 HOME = b"/home/rollout-program"
 _BACKLOG, _RECEIVE_S, _UNADMITTED, _STOP_S = 1024, 30.0, 1024, 1.0
-_FACES: WeakKeyDictionary[asyncio.AbstractEventLoop, Face] = WeakKeyDictionary()
+_ENDPOINTS: WeakKeyDictionary[asyncio.AbstractEventLoop, ProgramEndpoint] = WeakKeyDictionary()
 """The one of each running event loop, while trajectories of programs are played there."""
 
 
 @dataclass(eq=False, slots=True)
-class Placed:
+class Route:
     """A trajectory at the endpoint."""
 
-    seat: Seat
+    session: ProgramSession
     world: StreamableHTTPSessionManager
     homes: Homes
     events_s: float
@@ -68,23 +68,23 @@ class Placed:
     under_way: int = 0
     """Requests for an answer, from their head on."""
 
-    def seen(self, raw: bytes) -> bytes:
+    def for_policy(self, raw: bytes) -> bytes:
         """A request's JSON as the policy reads it."""
         for pattern, text in self.frozen:
             raw = pattern.sub(lambda _, text=text: text, raw)
         return raw.replace(self.home.encode(), HOME) if self.home else raw
 
-    def told(self, document: Any) -> bytes:
+    def for_program(self, document: Any) -> bytes:
         """An answer as JSON for the program, whose directory has its own name again."""
         raw = to_json(document, inf_nan_mode="constants")
         return raw.replace(HOME, self.home.encode()) if self.home else raw
 
 
-class Face:
+class ProgramEndpoint:
     """The endpoint: an ASGI application, and the `Site` of its connections."""
 
     def __init__(self) -> None:
-        self._placed: dict[str, Placed] = {}
+        self._routes: dict[str, Route] = {}
         self._homes = Homes()
         listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -96,7 +96,7 @@ class Face:
 
     @classmethod
     @asynccontextmanager
-    async def placed(cls, seat: Seat, *, events_s: float) -> AsyncGenerator[Placed]:
+    async def route(cls, session: ProgramSession, *, events_s: float) -> AsyncGenerator[Route]:
         """A place for a trajectory on the worker's endpoint, for the length of the block.
 
         Args:
@@ -104,18 +104,20 @@ class Face:
         """
         loop, key = asyncio.get_running_loop(), secrets.token_urlsafe(24)
         # Taken, and given up below, without an `await` in between: an endpoint without a trajectory is closing.
-        if loop not in _FACES:
-            _FACES[loop] = cls()
-        face, world = _FACES[loop], world_of(seat, most_bytes=_MOST_CALL_BYTES)
-        placed = face._placed[key] = Placed(seat, world, face._homes, events_s, key, f"{face._url}/p/{key}")
+        if loop not in _ENDPOINTS:
+            _ENDPOINTS[loop] = cls()
+        endpoint, world = _ENDPOINTS[loop], world_of(session, most_bytes=_MOST_CALL_BYTES)
+        route = endpoint._routes[key] = Route(
+            session, world, endpoint._homes, events_s, key, f"{endpoint._url}/p/{key}"
+        )
         try:
             async with world.run():
-                yield placed
+                yield route
         finally:
-            del face._placed[key]
-            if not face._placed:
-                del _FACES[loop]
-                await face._close()
+            del endpoint._routes[key]
+            if not endpoint._routes:
+                del _ENDPOINTS[loop]
+                await endpoint._close()
 
     async def _close(self) -> None:
         self._server.should_exit = True
@@ -128,15 +130,15 @@ class Face:
 
     # As `Site`.
 
-    def admit(self, request: Request) -> tuple[Placed, str]:
+    def admit(self, request: Request) -> tuple[Route, str]:
         """The trajectory of a request, and the rest of its path."""
         _, _, rest = request.target.partition(b"?")[0].decode("latin-1").partition("/p/")
         key, _, path = rest.partition("/")
-        placed = self._placed.get(key)
-        if placed is None:
+        route = self._routes.get(key)
+        if route is None:
             # 400, which programs do not repeat: also for the key of a trajectory that has ended.
             raise NotAdmitted(DirectAnswer(400, to_json(_CHAT.error(Refusal("there is no such trajectory")))))
-        return placed, path
+        return route, path
 
     def may_answer(self, request: Request) -> bool:
         return False
@@ -147,21 +149,21 @@ class Face:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        placed, path = scope["state"][BEARER]
+        route, path = scope["state"][BEARER]
         if path.rstrip("/") == "mcp":
-            await placed.world.handle_request(scope, receive, send)
+            await route.world.handle_request(scope, receive, send)
             return
         name = path.removeprefix("v1/").removeprefix("v1/").rstrip("/")
         dialect = DIALECTS.get(name)
         if dialect is not None and scope["method"] == "POST":
-            placed.under_way += 1
+            route.under_way += 1
             try:
-                response = await _Exchange(placed, dialect).response(AsgiRequest(scope, receive))
+                response = await _Exchange(route, dialect).response(AsgiRequest(scope, receive))
                 await response(scope, receive, send)
             except ClientDisconnect:
                 pass
             finally:
-                placed.under_way -= 1
+                route.under_way -= 1
             return
         elif name == "models":
             models = [{"id": each, "object": "model", "created": 0, "owned_by": "policy"} for each in (MODEL, SMALL)]
@@ -176,25 +178,25 @@ class Face:
 class _Exchange:
     """One request for an answer of the model."""
 
-    placed: Placed
+    route: Route
     dialect: Dialect
 
     async def response(self, request: AsgiRequest) -> Response:
         """What answers a request. Raises ClientDisconnect where the program leaves before all of it has arrived."""
-        seat, dialect = self.placed.seat, self.dialect
+        session, dialect = self.route.session, self.dialect
         try:
             body = await self._body(request)
             asked = dialect.read(body)
         except (Unreadable, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             problem = str(error) if isinstance(error, Unreadable) else f"the request is malformed: {error!r}"
-            seat.refused = problem
+            session.refused = problem
             return self._document(400, dialect.error(Refusal(problem)))
         labels = {**asked.labels, **dict(request.headers)}
-        waiting, had = seat.ask(replace(asked, labels=labels))
-        with anyio.move_on_after(self.placed.events_s if asked.stream else None):
+        waiting, had = session.ask(replace(asked, labels=labels))
+        with anyio.move_on_after(self.route.events_s if asked.stream else None):
             await self._done(waiting, request)
         if isinstance(waiting.outcome, Refusal):
-            seat.refused = seat.refused if seat.over else waiting.outcome.problem
+            session.refused = session.refused if session.over else waiting.outcome.problem
             return self._document(400, dialect.error(waiting.outcome))
         if isinstance(waiting.outcome, Answer) and not asked.stream:
             return self._document(200, dialect.document(waiting.outcome.without(had), body))
@@ -216,7 +218,7 @@ class _Exchange:
         raise ClientDisconnect
 
     async def _body(self, request: AsgiRequest) -> Json:
-        if self.placed.under_way > MOST_WAITING + 1:
+        if self.route.under_way > MOST_WAITING + 1:
             raise Unreadable(f"{MOST_WAITING} requests of this trajectory wait already")
         if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
             raise Unreadable(f"the request is compressed ({encoding:.40}): have the program send it as it is")
@@ -226,7 +228,7 @@ class _Exchange:
             if len(raw) > _MOST_BYTES:
                 raise Unreadable(f"the request has more than {_MOST_BYTES} bytes")
         try:
-            body, replaced = read_request(self.placed.seen(bytes(raw)))
+            body, replaced = read_request(self.route.for_policy(bytes(raw)))
         except ValueError as error:
             raise Unreadable(f"the request is malformed: {error}") from error
         if replaced:
@@ -236,7 +238,7 @@ class _Exchange:
     async def _events(self, waiting: Waiting, had: Message | None, body: Json) -> AsyncGenerator[bytes]:
         while waiting.outcome is None:
             yield self._event(self.dialect.waiting(body))
-            with anyio.move_on_after(self.placed.events_s):
+            with anyio.move_on_after(self.route.events_s):
                 await waiting.done.wait()
         if isinstance(waiting.outcome, Refusal):
             yield self._event(self.dialect.failed(waiting.outcome, body))
@@ -248,7 +250,7 @@ class _Exchange:
     def _event(self, event: Event) -> bytes:
         name, data = event
         head = f"event: {name}\n".encode() if name else b""
-        return b"%sdata: %s\n\n" % (head, self.placed.told(data))
+        return b"%sdata: %s\n\n" % (head, self.route.for_program(data))
 
     def _document(self, status: int, document: Json) -> Response:
-        return Response(self.placed.told(document), status, media_type="application/json")
+        return Response(self.route.for_program(document), status, media_type="application/json")

@@ -114,13 +114,13 @@ async def test_a_loopback_address_admits_only_names_of_this_machine_before_it_re
 
 
 async def test_the_token_is_not_in_the_environment_of_what_a_server_starts() -> None:
-    from mcp_rollout.mcp_servers.kit.direct.http import Door
+    from mcp_rollout.mcp_servers.kit.direct.http import Admission
 
     variables = {"MCP_SERVER_TOKEN": TOKEN, "PATH": "/bin"}
-    Door("0.0.0.0", variables)
+    Admission("0.0.0.0", variables)
     assert variables == {"PATH": "/bin"}
     with pytest.raises(ValueError, match="shorter than 16"):
-        Door("127.0.0.1", {"MCP_SERVER_TOKEN": "short"})
+        Admission("127.0.0.1", {"MCP_SERVER_TOKEN": "short"})
 
 
 def rss_mib(pid: int) -> int:
