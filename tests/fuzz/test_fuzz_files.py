@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mangling import mangled
@@ -69,3 +70,9 @@ def test_an_id_that_gave_way_to_the_placeholder_is_put_back(text: str, recorded:
     assert named(unnamed(text, recorded), recorded) == text
     other = json.loads(named(unnamed(text, recorded), replayed))
     assert len(other) == 4
+
+
+@pytest.mark.parametrize("id", ["t-1", "0123456789abcdef" * 2, 'a "quoted" id of some length'])
+def test_texts_that_spell_the_placeholder_stay(id: str) -> None:
+    text = json.dumps({"a": "${trajectory} ${trajectory$} $${trajectory}", "b": id}, ensure_ascii=False)
+    assert json.loads(named(unnamed(text, id), "another")) == {**json.loads(text), "b": "another"}

@@ -28,6 +28,11 @@ TEXTS = st.builds(lambda value, ascii: json.dumps(value, ensure_ascii=ascii).enc
 MARKS = (b"{", b"}", b'"', b"\\ud800", b"\\", b",", b"[" * 300, b"1" * 5000, b"\xff", b"NaN", b"1e999", b"\n")
 
 
+@given(MESSAGES, st.booleans())
+def test_a_message_is_read_as_it_was_written(message: dict[str, object], ascii: bool) -> None:
+    assert read_json(json.dumps(message, ensure_ascii=ascii).encode()) == message
+
+
 @given(mangled(TEXTS, MARKS) | st.binary())
 def test_a_line_is_a_message_or_none_and_no_line_raises(line: bytes) -> None:
     found = read_line(line)

@@ -18,7 +18,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from mcp_rollout.gateway.config.calls import SamplingConfig
 from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.answerers import Sampler
+from mcp_rollout.gateway.connection.in_flight import Question
+from mcp_rollout.gateway.connection.redaction import Secrets
 from mcp_rollout.gateway.transport.delivery import Delivery
 from mcp_rollout.gateway.transport.http_connection import HttpConnections
 from mcp_rollout.gateway.transport.http_exchange import Exchanges
@@ -138,8 +142,28 @@ async def guarded(
             connections.close()
 
 
-async def test_who_waited_for_a_token_that_was_refused_does_not_ask_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+async def test_however_many_are_turned_away_one_of_them_gets_the_token() -> None:
+    async with guarded() as (post, issuer, _):
+        issuer.lifetime_s = -1  # expired as it arrives
+        assert await post() == "in"
+        assert issuer.tokens == 1
+        issuer.lifetime_s, issuer.gate = 3600, anyio.Event()
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append(await post())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(CALLERS):
+                tasks.start_soon(call)
+            while not any(request.url.path == "/token" for request in issuer.seen[2:]):
+                await anyio.lowlevel.checkpoint()
+            issuer.gate.set()
+        assert answers == ["in"] * CALLERS
+        assert issuer.tokens == 2
+
+
+async def test_who_waited_for_a_token_that_was_refused_does_not_ask_again() -> None:
     async with guarded() as (post, issuer, resource):
         issuer.answer = lambda: JSONResponse({"error": "invalid_client"}, 400)
         issuer.gate = anyio.Event()
@@ -161,7 +185,42 @@ async def test_who_waited_for_a_token_that_was_refused_does_not_ask_again(caplog
             issuer.gate.set()
         assert set(failures) == {"authorization failed: OAuthTokenError"} and len(failures) == 8
         assert sum(request.method == "POST" for request in issuer.seen) < 4
-    assert "client-secret-1" not in caplog.text
+
+
+async def test_who_waited_for_an_authorization_server_that_breaks_off_does_not_ask_again() -> None:
+    asked, gate = 0, anyio.Event()
+
+    async def break_off(stream: anyio.abc.SocketStream) -> None:
+        nonlocal asked
+        asked += 1
+        async with stream:
+            await gate.wait()
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        address = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        tasks.start_soon(listener.serve, break_off)
+        credentials = {"issuer": address, "client_id": "me", "client_secret": "client-secret-1"}
+        async with guarded(client_credentials=credentials) as (post, issuer, resource):
+            issuer.address = address
+            failures: list[str] = []
+
+            async def call() -> None:
+                with pytest.raises(AuthorizationFailed) as caught:
+                    await post()
+                failures.append(caught.value.problem)
+
+            async with anyio.create_task_group() as calls:
+                for _ in range(8):
+                    calls.start_soon(call)
+                while sum(request.method == "POST" for request in resource.seen) < 8:
+                    await anyio.lowlevel.checkpoint()
+                gate.set()
+        assert len(failures) == 8 and len(set(failures)) == 1 and failures[0].startswith("authorization failed: ")
+        assert asked < 4
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("issuer", ["auth.example.com", "ftp://h", "https://", "https://h:port", "https://[::1", ""])
@@ -247,3 +306,35 @@ async def test_user_and_password_of_a_url_reach_no_other_host_and_no_log(caplog:
     assert issuer.seen
     assert all(request.headers.get("authorization") != basic for request in issuer.seen)
     assert "alice" not in caplog.text and "word" not in caplog.text.replace("password", "")
+
+
+async def test_user_and_password_of_a_sampling_url_reach_its_host_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[str | None] = []
+
+    async def complete(request: Request) -> Response:
+        seen.append(request.headers.get("authorization"))
+        return JSONResponse({"choices": [{"message": {"content": "yes"}}]})
+
+    async with listening(Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])) as address:
+        url = address.replace("http://", "http://alice:pass-word-1@") + "/v1"
+        config = SamplingConfig(url=url, model="m")
+        question = Question("s", "t", {"messages": [], "maxTokens": 5})
+        answer = await Sampler(config).answer(question)
+    assert answer["content"]["text"] == "yes"
+    assert seen == ["Basic " + base64.b64encode(b"alice:pass-word-1").decode()]
+    assert "HTTP Request" in caplog.text and "alice" not in caplog.text and "pass-word-1" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://u:pass%21word@h/mcp", ["pass%21word", "pass!word", base64.b64encode(b"u:pass!word").decode()]),
+        ("https://ghp_0123456789@h/mcp", ["ghp_0123456789", base64.b64encode(b"ghp_0123456789:").decode()]),
+    ],
+)
+def test_a_urls_credentials_are_secret_however_they_are_spelt(url: str, told: list[str]) -> None:
+    secrets = Secrets(ServerConfig.model_validate({"url": url}))
+    assert [secrets.redact(f"<{value}>") for value in told] == ["<[secret]>"] * len(told)
+    config = ServerConfig.model_validate({"command": "git", "args": ["clone", "https://ghp_0123456789ab@host/repo"]})
+    assert Secrets(config).redact("ghp_0123456789ab") == "[secret]"

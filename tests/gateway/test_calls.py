@@ -1,5 +1,6 @@
 """What the policy can call, and what it reads when it calls wrongly."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,18 @@ async def test_results_come_back_in_every_kind_of_content() -> None:
     assert result.elapsed_s > 0
 
 
+async def test_structured_content_without_text_is_shown_as_text() -> None:
+    server = MCPServer("world")
+
+    @server.tool()
+    def look() -> CallToolResult:
+        """Look."""
+        return CallToolResult(content=[], structured_content={"n": 1})
+
+    async with gateway(server) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+        assert json.loads((await session.call("look", {})).text) == {"n": 1}
+
+
 async def test_an_unknown_tool_is_told_to_the_policy_with_those_there_are() -> None:
     server = MCPServer("world")
 
@@ -89,6 +102,19 @@ async def test_wrong_arguments_never_reach_the_server() -> None:
     assert "expected an object" in listed.text
 
 
+async def test_a_tool_that_says_no_is_a_result_and_not_an_exception() -> None:
+    server = MCPServer("world")
+
+    @server.tool()
+    def buy() -> str:
+        """Buy."""
+        raise ToolError("sold out")
+
+    async with gateway(server) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+        result = await session.call("buy", {})
+    assert result.is_error and "sold out" in result.text
+
+
 async def test_every_request_carries_trajectory_and_seed() -> None:
     server = MCPServer("world")
 
@@ -101,6 +127,23 @@ async def test_every_request_carries_trajectory_and_seed() -> None:
     async with gateway(server) as gate, gate.lease(trajectory="t-7", task="", seed=41) as session:
         result = await session.call("who", {})
     assert result.structured == {"mcp-rollout/trajectory": "t-7", "mcp-rollout/seed": 41}
+
+
+async def test_two_calls_of_one_session_are_in_flight_together() -> None:
+    server, arrived = MCPServer("world"), {"a": anyio.Event(), "b": anyio.Event()}
+
+    @server.tool()
+    async def meet(mine: str, other: str) -> str:
+        """Meet: returns only once the other call is here as well."""
+        arrived[mine].set()
+        await arrived[other].wait()
+        return mine
+
+    async with gateway(server) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(session.call, "meet", {"mine": "a", "other": "b"})
+                tasks.start_soon(session.call, "meet", {"mine": "b", "other": "a"})
 
 
 async def test_harness_tools_are_not_shown_and_guessing_their_names_gets_unknown_tool() -> None:
@@ -126,6 +169,22 @@ async def test_harness_tools_are_not_shown_and_guessing_their_names_gets_unknown
     assert guessed.is_error and guessed.text.startswith("Unknown tool 'reset'")
 
 
+async def test_tools_of_one_name_on_two_servers_are_told_apart() -> None:
+    def world(name: str) -> MCPServer:
+        server = MCPServer(name)
+
+        @server.tool()
+        def look() -> str:
+            """Look."""
+            return name
+
+        return server
+
+    async with gateway(world("red"), world("blue")) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+        assert list(session.tools) == ["red__look", "blue__look"]
+        assert (await session.call("blue__look", {})).text == "blue"
+
+
 async def test_a_row_may_select_tools_and_only_those_can_be_called() -> None:
     server = MCPServer("world")
     for name in ("look", "buy"):
@@ -137,6 +196,20 @@ async def test_a_row_may_select_tools_and_only_those_can_be_called() -> None:
             assert (await session.call("look", {})).is_error
         with pytest.raises(ConfigError, match=r"unknown tool 'sell'.*available: look, buy"):
             gate.lease(trajectory="t", task="", seed=1, tools=["sell"])
+
+
+async def test_an_entry_may_allow_tools_and_a_name_the_server_lacks_stops_the_start() -> None:
+    server = MCPServer("world")
+    for name in ("look", "buy"):
+        server.add_tool(lambda: "x", name=name, description=name)
+
+    async with gateway(server, tools=["look"]) as gate:
+        assert [tool.name for tool in gate.catalogue["world"]] == ["look"]
+    with pytest.raises(
+        ConfigError, match=r"servers.world.tools: the server has no tool 'lok' \(its tools: buy, look\)"
+    ):
+        async with gateway(server, tools=["lok"]):
+            pass
 
 
 async def test_rewards_count_from_trusted_servers_only() -> None:
@@ -237,6 +310,24 @@ async def test_a_server_that_answers_calls_but_no_listing_is_busy_and_one_that_a
             await clock.advance(60)
             await anyio.wait_all_tasks_blocked()
         assert [each["event"] for each in logs] == ([] if is_busy else ["connection.hung"])
+
+
+async def test_a_question_from_inside_a_call_is_refused_by_name() -> None:
+    server = MCPServer("world")
+
+    @server.tool()
+    async def ask(ctx: Context) -> str:
+        """Ask."""
+        from pydantic import BaseModel
+
+        class Size(BaseModel):
+            size: int
+
+        return str(await ctx.elicit("Which size?", Size))
+
+    async with gateway(server) as gate, gate.lease(trajectory="t", task="", seed=1) as session:
+        refused = await session.call("ask", {})
+        assert refused.is_error and "Cannot send 'elicitation/create'" in refused.text
 
 
 async def test_invoke_calls_a_harness_tool_and_gives_its_object() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
-from mcp_rollout.gateway.cassette.lines import RecordedResult
+from mcp_rollout.gateway.cassette.lines import RecordedResult, unnamed
 from mcp_rollout.gateway.cassette.reading import SUFFIX, Cassette
 from mcp_rollout.gateway.cassette.recording import Recorder
 from mcp_rollout.gateway.cassette.replaying import Missing, Replay
@@ -25,7 +25,7 @@ from mcp_rollout.gateway.errors import CallTimeout, ConfigError, HarnessError, R
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.server_events import ServerEvents
-from mcp_rollout.gateway.types import ToolResult
+from mcp_rollout.gateway.types import REWARD_META, ToolResult
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 ROLE = "mcp-rollout/role"
@@ -384,3 +384,76 @@ async def test_cassettes_of_something_else_are_refused_at_the_start(tmp_path: Pa
             pass
     with pytest.raises(ConfigError, match=r"has no \*.cassette.jsonl"):
         Cassette.read(tmp_path)
+
+
+async def test_a_server_that_was_ended_for_its_memory_is_gone_in_the_replay_too(
+    tmp_path: Path, mini: Callable[..., dict[str, Any]]
+) -> None:
+    path = tmp_path / "a.jsonl"
+    made = GatewayConfig.model_validate(
+        {"servers": {"shop": mini("abort", "hoard", scope="process", max_memory_mb=256)}}
+    )
+
+    async def hoarded(gateway: Gateway) -> list[str]:
+        async with lease(gateway) as session:
+            return [(await session.call(name, {})).text for name in ("hoard", "abort", "hoard")]
+
+    recorder = Recorder(path)
+    async with Gateway(made, name="shop", record=recorder) as gateway:
+        recorded = await hoarded(gateway)
+    recorder.close()
+    assert recorded[1].startswith("abort is gone: its server was ended because it used up its 256 MB")
+    async with replaying(path, made) as gateway:
+        assert await hoarded(gateway) == recorded
+
+
+async def test_a_session_that_is_not_recorded_sends_as_before(tmp_path: Path) -> None:
+    """Nothing of cassettes is on the path of a call: the class that sends is the plain one."""
+    async with Gateway(config(), connect=lambda *_: Shop().server) as gateway, lease(gateway) as session:
+        assert type(session.sending).__module__ == "mcp_rollout.gateway.leases.sending"
+        assert REWARD_META not in (await session.call("add", {"n": 1})).meta
+
+
+@pytest.mark.parametrize(
+    ("recorded", "replayed"),
+    [
+        ("t-1", "t-2"),
+        ("row7", "a trajectory of another length"),
+        ('quoted "id" and \\ more', "t-3"),
+        ("é" * 16, "ü" * 20),
+    ],
+)
+async def test_an_id_of_any_length_gives_way_to_the_replays_and_a_text_like_the_placeholder_stays(
+    recorded: str, replayed: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    texts = ["${trajectory}", "${trajectory$}", "$${trajectory}", f"x{recorded}x", "row77", "at-1"]
+    server = MCPServer("shop", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    async def say(text: str, ctx: Context) -> str:
+        return f"{text} in {(ctx.request_context.meta or {})['mcp-rollout/trajectory']}\nand {text}"
+
+    @server.tool(meta={ROLE: "elicit"})
+    async def elicit(seq: int, message: str, schema: dict[str, Any], server: str, tool: str) -> dict[str, Any]:
+        return {}
+
+    del say, elicit  # registered
+    recorder = Recorder(path)
+    async with Gateway(config(), connect=lambda *_: server, name="shop", record=recorder) as gateway:
+        async with gateway.lease(trajectory=recorded, task=None, seed=5) as session:
+            for text in texts:
+                await session.call("say", {"text": text})
+            await session.call("say", {"text": f"of {recorded}"})
+    recorder.close()
+    async with replaying(path) as gateway, gateway.lease(trajectory=replayed, task=None, seed=5) as session:
+        kept = [text for text in texts if len(recorded) < 16 or recorded not in text]
+        assert [(await session.call("say", {"text": text})).text for text in kept] == [
+            f"{text} in {replayed}\nand {text}" for text in kept
+        ]
+        said = await session.call("say", {"text": f"of {replayed}"})
+        assert said.text == f"of {replayed} in {replayed}\nand of {replayed}"
+
+
+async def test_a_short_id_that_is_a_word_or_a_number_is_recorded_as_it_is(tmp_path: Path) -> None:
+    assert [unnamed(f'["{name} is {name}"]', name) for name in ("plum", "17")] == ['["plum is plum"]', '["17 is 17"]']

@@ -12,8 +12,9 @@ from mcp.server.mcpserver import Context, MCPServer
 
 from mcp_rollout import ConfigError, Gateway, GatewayConfig, ToolDefinition, load_servers
 from mcp_rollout.gateway.catalogue.names import expose
-from mcp_rollout.gateway.catalogue.overrides import select_tools
+from mcp_rollout.gateway.catalogue.overrides import select_tools, without
 from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.errors import faults_of
 from mcp_rollout.gateway.types import Role
 
 pytestmark = pytest.mark.anyio
@@ -80,10 +81,50 @@ def test_what_matches_nothing_is_one_clear_error(tools: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_every_pattern_and_fixed_argument_that_matches_nothing_is_reported() -> None:
+    tools = {"allow": ["read_*", "raed_file"], "deny": ["delete_file"], "change": {"raed_dir": {}}}
+    with pytest.raises(ConfigError) as caught:
+        select(tools, *FILES, roles={"score": "judge"})
+    keys = [fault.key for fault in faults_of(caught.value)]
+    assert keys == [
+        "servers.world.tools",
+        "servers.world.tools.deny",
+        "servers.world.tools.change",
+        "servers.world.roles",
+    ]
+    fixed = {"read_file": {"fixed": {"x": 1, "y": 2}}, "read_dir": {"fixed": {"z": 3}}}
+    with pytest.raises(ConfigError) as caught:
+        select({"change": fixed}, *FILES)
+    said = [fault.problem for fault in faults_of(caught.value)]
+    assert said == [
+        "read_file has no argument 'x'",
+        "read_file has no argument 'y'",
+        "read_dir has no argument 'z'",
+    ]
+
+
 def test_a_tool_is_renamed_and_described_anew_and_called_by_its_own_name() -> None:
     change = {"read_file": {"name": "open", "description": "Opens."}}
     (found,) = select({"allow": ["read_file"], "change": change}, tool("read_file"), tool("x")).values()
     assert (found.name, found.exposed_name, found.description) == ("read_file", "open", "Opens.")
+
+
+def test_fixed_arguments_leave_the_schema_with_all_that_only_they_needed() -> None:
+    fixed = {"change": {"open": {"fixed": {"root": "/a", "seed": "${trajectory.seed}"}}}}
+    found = select(fixed, tool("open", input_schema=PATHS))["open"]
+    assert found.input_schema == {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "size": {"$ref": "#/$defs/Size"}},
+        "required": ["path"],
+        "$defs": {"Size": {"$ref": "#/$defs/Unit"}, "Unit": {"type": "integer"}},
+    }
+    assert found.fixed == {"root": "/a", "seed": "${trajectory.seed}"}
+
+
+def test_a_schema_loses_nothing_that_is_still_needed() -> None:
+    assert without(PATHS, {}) == PATHS
+    recursive = {**PATHS, "properties": {"x": {"$ref": "#"}, "y": {}}}
+    assert without(recursive, {"y": 1})["$defs"] == PATHS["$defs"]
 
 
 def test_a_fixed_value_that_does_not_fit_is_refused_without_being_quoted() -> None:
@@ -155,6 +196,11 @@ def test_a_server_that_takes_anothers_prefixed_name_only_gets_a_prefix_itself() 
     assert found == {("a", "read"): "a__read", ("b", "read"): "b__read", ("b", "a__read"): "b__a__read"}
 
 
+def test_names_that_even_prefixes_do_not_tell_apart_are_refused_with_their_owners() -> None:
+    with pytest.raises(ConfigError, match=r"a\.b/x, a b/x would all be called 'a_b__x'"):
+        names(tool("x", "a.b"), tool("x", "a b"))
+
+
 def recorder(name: str, said: list[Any]) -> MCPServer:
     server = MCPServer(name)
 
@@ -196,3 +242,20 @@ async def test_tools_on_every_page_are_listed(mini: Entry, config: Config) -> No
     listed = ["echo", "put", "get", "pid", "meta"]  # the server has two on a page
     async with Gateway(config(world=mini(*listed))) as gate:
         assert [found.name for found in gate.catalogue["world"]] == listed
+
+
+async def test_a_list_without_an_end_is_read_once(config: Config) -> None:
+    from mcp.server.lowlevel import Server
+    from mcp_types import ListToolsResult, Tool
+
+    pages: list[str | None] = []
+
+    async def page(_: Any, params: Any) -> ListToolsResult:
+        cursor = params.cursor if params else None
+        pages.append(cursor)
+        found = Tool(name=f"tool_{len(pages)}", input_schema={"type": "object"})
+        return ListToolsResult(tools=[found], next_cursor="again")
+
+    gate = Gateway(config(world={"factory": "x:x"}), connect=lambda _, __: Server("w", on_list_tools=page))
+    async with gate:
+        assert pages == [None, "again"] and len(gate.catalogue["world"]) == 2

@@ -138,6 +138,25 @@ async def test_the_clock_stops_while_it_is_suspended(clock: Clock) -> None:
     assert ended == ["ended"]
 
 
+async def test_what_outlasts_the_call_does_not_start_its_clock_again(clock: Clock) -> None:
+    done: list[str] = []
+    deadline, resumed = Deadline(Deadlines(60)), anyio.Event()
+
+    async def call() -> None:
+        with deadline:
+            pass
+        await resumed.wait()
+        done.append("undisturbed")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        await clock.advance(1)
+        deadline.resume(10)
+        await clock.advance(20)
+        resumed.set()
+    assert done == ["undisturbed"]
+
+
 async def test_many_calls_have_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, made = asyncio.get_running_loop(), list[float]()
     call_at = loop.call_at

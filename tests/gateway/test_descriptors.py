@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 HOSTILE = Path(__file__).parents[1] / "hostile" / "hostile_http.py"
+SWEEPER = Path(__file__).parents[2] / "gateway" / "leases" / "sweeper.py"
 PROGRAM = """
 import os, resource, sys
 
@@ -104,6 +107,22 @@ def test_sessions_that_would_wait_for_descriptors_are_named_at_the_start() -> No
     assert [re.sub(r".*?(\w+)\.few_descriptors.*", r"\1", line) for line in lines] == expected, done.stdout
     assert "calls_at_once=86" in lines[1] and "to 302" in lines[1]
     assert "processes=44" in lines[5] and "to 304" in lines[5]
+
+
+def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended() -> None:
+    program = f"""
+    import os, runpy
+    looks, listed = [], os.listdir
+    os.listdir = lambda path: looks.append(path) or listed(path)
+    try:
+        runpy.run_path({str(SWEEPER)!r}, run_name="__main__")
+    finally:
+        print(len(looks))
+    """
+    argv = [sys.executable, "-I", "-S", "-c", textwrap.dedent(program), str(os.getpid()), "token"]
+    marks = "".join(f"token.{number}\n" for number in range(500))
+    done = subprocess.run(argv, input=marks, capture_output=True, text=True, check=True, timeout=30)
+    assert int(done.stdout) <= 4, done.stdout  # once for what came together, and once at the end
 
 
 SESSIONS = """

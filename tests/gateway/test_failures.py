@@ -1,20 +1,26 @@
 """Servers that die, hang or never start: whose calls fail, with what, and what is sent again."""
 
+import json
 import os
+import select
 import signal
+import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from breaking import BreakingSse, breaking
 from clock import Clock
 
 from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
 from mcp_rollout.gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ServerUnavailable, WorldLost
 
 pytestmark = pytest.mark.anyio
+BREAKING = Path(__file__).with_name("breaking_server.py")
 Entry = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
 
@@ -61,6 +67,18 @@ async def test_a_killed_server_fails_all_its_calls_at_once_and_nobody_elses(mini
     assert type(late) is WorldLost and "state with it" in str(late)
 
 
+async def test_the_last_answer_of_a_dying_server_arrives(mini: Entry, config: Config) -> None:
+    async with Gateway(config(world=mini("answer_and_die"))) as gate, lease(gate) as session:
+        assert (await session.call("answer_and_die", {})).text == "last words"
+
+
+async def test_a_read_only_call_to_a_stateless_server_is_sent_again(
+    mini: Entry, config: Config, tmp_path: Path
+) -> None:
+    async with Gateway(config(world=mini("die_once"))) as gate, lease(gate) as session:
+        assert (await session.call("die_once", {"text": str(tmp_path / "died")})).text == "lived"
+
+
 @pytest.mark.parametrize("stateful", [{"tools": ["die_once", "reset"]}, {"tools": ["die_once"], "scope": "process"}])
 async def test_nothing_is_sent_again_to_a_server_that_forgot_the_trajectory(
     mini: Entry, config: Config, tmp_path: Path, stateful: dict[str, Any]
@@ -79,6 +97,12 @@ async def test_a_shared_server_that_died_is_there_again_for_the_next_lease(mini:
                 assert (await new.call("echo", {"text": "back"})).text == "back"
             lost = await failure_of(old, "echo", {"text": "x"})
     assert type(lost) is ServerUnavailable and "its process has ended and this trajectory's state with it" in str(lost)
+
+
+async def test_a_session_whose_server_only_reads_goes_on_after_it_came_back(mini: Entry, config: Config) -> None:
+    async with Gateway(config(world=mini("echo", "pid"))) as gate, lease(gate) as session:
+        os.kill(int((await session.call("pid", {})).text), signal.SIGKILL)
+        assert (await session.call("echo", {"text": "x"})).text == "x"
 
 
 async def test_a_session_whose_server_may_have_kept_something_ends_with_its_process(
@@ -122,6 +146,19 @@ async def test_a_server_that_never_answers_the_handshake_is_given_up_in_time(min
             pass
     assert "did not finish its handshake in 0.3 s" in str(caught.value)
     assert sys.executable in str(caught.value) and "raise start_timeout_s" in str(caught.value)
+
+
+async def test_a_missing_program_is_named(config: Config) -> None:
+    with pytest.raises(ServerUnavailable, match="world: cannot start 'no-such-server': no such program"):
+        async with Gateway(config(world={"command": "no-such-server", "required": True})):
+            pass
+
+
+async def test_a_server_that_crashes_at_start_is_quoted(mini: Entry, config: Config) -> None:
+    with pytest.raises(ServerUnavailable) as caught:
+        async with Gateway(config(world=mini("crash"))):
+            pass
+    assert "exited with status 1" in str(caught.value) and "no module named 'secret_sauce'" in str(caught.value)
 
 
 async def test_a_server_that_is_not_required_may_be_missing(mini: Entry, config: Config) -> None:
@@ -179,7 +216,53 @@ async def test_a_server_that_answers_others_is_not_replaced_for_a_slow_tool(
             assert connection.alive and session.connection("world") is connection
 
 
+async def test_a_server_that_closes_its_standard_error_goes_on(config: Config, tmp_path: Path) -> None:
+    args = ["-I", "-S", str(BREAKING), str(tmp_path / "record"), "put"]
+    async with Gateway(config(world={"command": sys.executable, "args": args})) as gate, lease(gate) as session:
+        await session.call("put", {"id": "1", "breaks": ["closes its errors"]})
+        with anyio.move_on_after(0.5):  # it was once taken for dead 0.2 s later
+            await session.connection("world").done.wait()
+        assert (await session.call("put", {"id": "2"})).text == "2"
+
+
+async def test_over_sse_an_event_may_have_several_lines() -> None:
+    async with breaking(BreakingSse, "lines", unread=0.0) as server:
+        server.plan["x"] = ["several lines"]
+        config = GatewayConfig.model_validate({"servers": {"world": {**server.entry, "required": True}}})
+        async with Gateway(config) as gate, lease(gate) as session:
+            assert (await session.call("put", {"id": "x"})).text == "x"
+
+
 async def test_leaving_the_gateway_with_an_exception_keeps_it(mini: Entry, config: Config) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with Gateway(config(world=mini("echo"))):
             raise KeyError("mine")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a server only sees the end of its stdin")
+def test_servers_die_with_a_worker_that_is_killed(mini: Entry, tmp_path: Path) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        textwrap.dedent("""
+        import json, sys, anyio
+        from mcp_rollout import Gateway, GatewayConfig
+
+        async def main():
+            async with Gateway(GatewayConfig.model_validate(json.loads(sys.argv[1]))) as gate:
+                async with gate.lease(trajectory="t", task="", seed=1) as session:
+                    print((await session.call("pid", {})).text, flush=True)
+                    await anyio.sleep_forever()
+
+        anyio.run(main)
+        """)
+    )
+    # It ignores the end of its stdin, so only the parent-death signal can end it.
+    servers = json.dumps({"servers": {"world": mini("pid", "stubborn")}})
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, str(worker), servers], stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        server = os.pidfd_open(int(process.stdout.readline()))
+        process.kill()
+    ended, _, _ = select.select([server], [], [], 5)
+    os.close(server)
+    assert ended

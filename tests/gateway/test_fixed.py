@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 
-from mcp_rollout import ConfigError, ToolDefinition
-from mcp_rollout.gateway.catalogue.overrides import select_tools
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, ToolDefinition
+from mcp_rollout.gateway.catalogue.overrides import select_tools, without
 from mcp_rollout.gateway.config.models import ServerConfig
 from mcp_rollout.gateway.schemas.arguments import prepare
 from mcp_rollout.gateway.schemas.check import check_value
 from mcp_rollout.gateway.types import canonical_json
+
+Config = Callable[..., GatewayConfig]
 
 PROPERTIES: dict[str, Any] = {
     "root": {"enum": ["/a", "/b"]},
@@ -83,9 +87,46 @@ def test_a_schema_that_relates_its_arguments_is_refused_with_tool_argument_and_k
     assert "servers.world.tools.change.open.fixed" in str(caught.value)
 
 
+def test_definitions_that_only_a_fixed_argument_needs_are_removed_with_it() -> None:
+    schema = {"type": "object", "properties": {**PROPERTIES, "root": {"$ref": "#/$defs/R"}}, "$defs": {"R": {}}}
+    others = {name: own for name, own in PROPERTIES.items() if name != "root"}
+    assert without(schema, {"root": "/a"}) == {"type": "object", "properties": others}
+
+
 def test_no_message_mentions_a_fixed_argument() -> None:
     found = fix({"properties": PROPERTIES, "required": ["path"], "additionalProperties": False}, {"root": "/a"})
     for given in ({}, {"path": 1}, {"pth": "x", "size": 1}):
         faults = prepare(found, given, fixed={"root": "/a"}).faults
         assert faults and all("/a" not in fault and "root" not in fault for fault in faults)
     assert prepare(found, {"root": "/a"}, fixed={"root": "/a"}).faults == ["unknown 'root'"]
+
+
+def test_strings_that_nearly_fit_are_coerced_beside_fixed_arguments() -> None:
+    found = fix({"properties": PROPERTIES, "required": ["root", "size"]}, {"root": "/a"})
+    prepared = prepare(found, {"size": "3"}, fixed={"root": "/a"})
+    assert prepared.arguments == {"size": 3, "root": "/a"} and prepared.changes == {"size": 3}
+
+
+@pytest.mark.anyio
+async def test_a_call_carries_its_fixed_arguments_and_the_policy_cannot_give_them(config: Config) -> None:
+    server = MCPServer("world", log_level="ERROR")
+
+    @server.tool(name="open", structured_output=False)
+    def open_file(path: str = "", root: str = "") -> str:
+        return f"{root}/{path}"
+
+    listed = server._tool_manager.get_tool("open")  # pyright: ignore[reportPrivateUsage]
+    assert listed is not None
+    listed.parameters = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "root": {"type": "string"}},
+        "required": ["root"],
+    }
+    entry = {"factory": "unused:unused", "tools": {"change": {"open": {"fixed": {"root": "${trajectory.id}"}}}}}
+    gate = Gateway(config(world=entry), connect=lambda *_: server)
+    async with gate, gate.lease(trajectory="t1", task=None, seed=0) as session:
+        assert (await session.call("open", {"path": "x"})).text == "t1/x"
+        assert (
+            await session.call("open", {"path": 3})
+        ).text == "Invalid arguments for open: path: expected string, got 3"
+        assert (await session.call("open", {"root": "y"})).text == "Invalid arguments for open: unknown 'root'"

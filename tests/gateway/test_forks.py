@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from lab.benchmarks.server_programs import sweepers_of
 from mcp_rollout import Gateway, GatewayError
 from mcp_rollout.gateway.config.models import ServerConfig
 from mcp_rollout.gateway.errors import WorldLost
+from mcp_rollout.gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
 from mcp_rollout.gateway.transport.python_program import PythonProgram, python_program
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +53,12 @@ async def test_a_fork_is_what_a_spawned_process_is(varying: bool, tmp_path: Path
                 assert found[start]["argv"] == [place] and found[start]["env"]["WORD"] == place
                 found[start] |= {"argv": [], "cwd": "", "env": {**found[start]["env"], "WORD": ""}}
     assert found["fork"] == found["spawn"]
+
+
+async def test_each_fork_bears_the_mark_of_its_own_lease_where_the_sweeper_reads_it() -> None:
+    async with Gateway(config()) as gateway, leases(gateway, 2) as sessions:
+        marks = [await ask(session, "owner") for session in sessions]
+        assert len(set(marks)) == 2 and len({mark.partition(".")[0] for mark in marks}) == 1
 
 
 async def test_what_a_fork_started_ends_with_its_lease() -> None:
@@ -142,6 +151,34 @@ async def test_a_fork_keeps_what_its_program_changed(by_name: bool, tmp_path: Pa
     assert (facts["env"]["ADDED"], facts["env"]["CHANGED"]) == ("1", "1") and "REMOVED" not in facts["env"]
 
 
+async def test_more_forks_are_asked_for_at_a_time_than_the_socket_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three requests of this size fit."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)  # which bounds the starts at a time
+    parents: list[int] = []
+    async with Gateway(config(env={"BIG": "${lease.dir}" + "x" * 60_000})) as gateway, leases(gateway, 1) as (first,):
+        server = (await ask(first, "draw"))[2]
+        async with anyio.create_task_group() as tasks:
+            for number in range(16):
+                tasks.start_soon(lease, gateway, number, parents)
+    assert parents == [server] * 16 and server != os.getpid()
+
+
+async def test_requests_that_wait_for_room_are_spawned_where_the_fork_server_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    parents: list[int] = []
+    async with Gateway(config(env={"BIG": "${lease.dir}" + "x" * 60_000})) as gateway, leases(gateway, 1) as (first,):
+        server = (await ask(first, "draw"))[2]
+        os.kill(server, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            for number in range(6):
+                tasks.start_soon(lease, gateway, number, parents)
+            await anyio.wait_all_tasks_blocked()
+            os.kill(server, signal.SIGKILL)
+    assert parents == [os.getpid()] * 6
+
+
 async def test_numpy_is_seeded_again_in_each_fork(tmp_path: Path) -> None:
     shutil.copy(SERVER, tmp_path)
     (tmp_path / "begin.py").write_text(DRAWS)
@@ -226,9 +263,50 @@ async def test_only_processes_of_a_command_are_forked(entry: dict[str, Any], wor
         ServerConfig.model_validate({"command": "x", "scope": "process", "start": "fork", **entry})
 
 
+async def test_a_start_that_is_cancelled_while_its_streams_are_connected_leaves_none_open() -> None:
+    for iterations in range(8):
+        ours, theirs = open_streams()
+        opened = {os.readlink(f"/proc/self/fd/{each}") for each in (ours[0].fileno(), *ours[1:])}
+        process = ForkedProcess(os.getpid(), os.pidfd_open(os.getpid()), asyncio.SubprocessProtocol())
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(process.connect, ours)
+                for _ in range(iterations):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+        process.close()
+        close_streams(theirs)
+        with anyio.fail_after(20):
+            while opened & open_files():
+                await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("spare", [3, 5])  # of the six that it needs
+def test_streams_for_which_descriptors_run_out_are_closed(spare: int) -> None:
+    before = open_files()
+    used = {int(each) for each in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{each}")}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [number for number in range(max(used) + 10) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            open_streams()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert open_files() <= before
+
+
 async def lease(gateway: Gateway, number: int, parents: list[int]) -> None:
     async with gateway.lease(trajectory=f"s{number}", task=None, seed=number) as session:
         parents.append((await ask(session, "draw"))[2])
+
+
+def open_files() -> set[str]:
+    found: set[str] = set()
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            found.add(os.readlink(f"/proc/self/fd/{each}"))
+    return found
 
 
 async def gone(*pids: int) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,25 @@ async def test_a_call_over_http_costs_the_same_however_many_are_in_flight() -> N
     assert 100 < many <= 1.2 * few
 
 
+class Names(list[str]):
+    """Names of tools that count how many of them are compared with another name."""
+
+    compared = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.compared += len(self)
+        return super().__contains__(name)
+
+
+async def test_naming_each_of_a_thousand_tools_compares_none_with_all_others() -> None:
+    names = Names(f"tool_{number}" for number in range(1000))
+    later = Names(names[900:])
+    async with gateway_of(server_with(1000), max_sessions=2) as opened:
+        async with opened.lease(trajectory="t", task=None, seed=0, tools=names, later_tools=later) as session:
+            assert len(session.tools) == 900 and len(session.later_tools) == 100
+    assert names.compared == later.compared == 0
+
+
 async def held_bytes(opened: Gateway, sessions: int, **request: Any) -> float:
     """Bytes that a session holds while it is idle, on average."""
 
@@ -181,6 +200,17 @@ async def test_an_idle_session_takes_less_than_20_kb_with_its_world() -> None:
     Harness(server, lambda task, seed: [task, seed], max_trajectories=200)
     found = await held_bytes(gateway_of(InProcess(server), max_sessions=129), 128, task="t")
     assert 2000 < found < 20_000
+
+
+async def test_connections_with_equal_listings_share_the_definitions(mini: Callable[..., dict[str, Any]]) -> None:
+    config = GatewayConfig.model_validate({"servers": {"world": mini("pid", "put", scope="process")}})
+    async with Gateway(config) as opened:
+        async with (
+            opened.lease(trajectory="a", task=None, seed=0) as one,
+            opened.lease(trajectory="b", task=None, seed=0) as other,
+        ):
+            both = one.connection("world").tools, other.connection("world").tools
+    assert both[0] and all(first is second for first, second in zip(*both, strict=True))
 
 
 async def forked(processes: int) -> tuple[float, float, float]:

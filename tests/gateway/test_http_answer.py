@@ -1,9 +1,11 @@
 """What arrives on a connection, parsed: HTTP/1.1 answers and event streams, however the bytes are cut into pieces."""
 
+import random
+
 import pytest
 
 from mcp_rollout.gateway.transport.delivery import Broke
-from mcp_rollout.gateway.transport.http_answer import HttpAnswer, HttpFault
+from mcp_rollout.gateway.transport.http_answer import EventStream, HttpAnswer, HttpFault
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {
@@ -51,12 +53,18 @@ ANSWERS: dict[str, tuple[bytes, int, bytes, bool]] = {
 }
 
 
+def pieces(data: bytes, rng: random.Random) -> list[bytes]:
+    cuts = sorted(rng.sample(range(1, len(data)), rng.randint(0, len(data) - 1)))
+    return [data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_is_read_whole_and_byte_by_byte(name: str) -> None:
+def test_an_answer_is_the_same_in_whatever_pieces_it_arrives(name: str) -> None:
     data, status, body, reusable = ANSWERS[name]
-    for pieces in ([data], [bytes([byte]) for byte in data]):
+    rng = random.Random(name)
+    for _ in range(200):
         answer, taken = HttpAnswer(100), b""
-        for piece in pieces:
+        for piece in pieces(data, rng):
             assert not answer.complete
             answer.feed(piece)
             if answer.status:
@@ -124,6 +132,12 @@ def test_what_is_no_answer_or_a_longer_one_than_allowed_is_refused_as_soon_as_th
     assert caught.value.broke is broke
 
 
+EVENTS = (
+    b": comment\r\nretry: 20\r\n\r\nid: 1\ndata:\n\nevent: message\rdata: a\rdata:b\r\rid: 2\ndata:  c\n\n"
+    b"event: other\ndata: no\n\ndata\n\nid\r\ndata: d\r\n\r\nid: 4\ndata: \xc3\xa9\n\nid: 5\ndata: cut"
+)
+
+
 @pytest.mark.parametrize(("begun", "piece"), [(b"0\r\n", b"X: y\r\n"), (b"1;", b"xxxx")])
 def test_lines_around_the_body_are_bounded_however_they_are_cut(begun: bytes, piece: bytes) -> None:
     answer = HttpAnswer(100)
@@ -132,3 +146,14 @@ def test_lines_around_the_body_are_bounded_however_they_are_cut(begun: bytes, pi
         for _ in range(70_000 // len(piece)):
             answer.feed(piece)
     assert caught.value.broke is Broke.LINE
+
+
+def test_events_are_the_same_in_whatever_pieces_they_arrive() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        events = EventStream(1000)
+        found = [data for piece in pieces(EVENTS, rng) for data in events.feed(piece)]
+        assert found == [b"a\nb", b" c", b"d", "é".encode()]
+        assert (events.last_id, events.retry_s) == ("4", 0.02)
+    again = events.resumed()
+    assert list(again.feed(b"data: whole\n\n")) == [b"whole"] and again.last_id == "4"

@@ -193,6 +193,11 @@ async def test_a_request_that_is_turned_away_fails_alone_with_what_the_server_sa
         assert (await answered(read, write, request("ping", 2))).id == 2
 
 
+async def test_a_response_has_the_id_that_mcp_gave_though_its_server_made_text_of_it() -> None:
+    async with streams() as (read, write, _, _):
+        assert (await answered(read, write, request("text number"))).id == 1
+
+
 async def test_session_and_version_go_with_every_message_and_the_session_is_ended() -> None:
     async with streams() as (read, write, server, _):
         await answered(read, write, request("discover", version="2026-07-28"))

@@ -16,7 +16,7 @@ from clock import Clock
 from mcp.server.mcpserver import MCPServer
 
 from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session
-from mcp_rollout.gateway.errors import CallTimeout, GatewayError
+from mcp_rollout.gateway.errors import CallTimeout, GatewayError, ProtocolError
 from mcp_rollout.mcp_servers.kit import InProcess
 from mcp_rollout.mcp_servers.kit.direct.calls import DirectCalls
 
@@ -84,6 +84,15 @@ async def test_calls_take_the_direct_path(monkeypatch: pytest.MonkeyPatch) -> No
         assert failed.is_error and "secret" not in failed.text
         direct = (await session.call("how_many_were_direct", {})).structured
     assert direct == {"result": 5}
+
+
+async def test_an_answer_longer_than_allowed_is_refused_and_the_connection_stays() -> None:
+    async with leased(lambda *_: create(), max_message_bytes=10_000) as session:
+        connection = session.connection("world")
+        with pytest.raises(ProtocolError, match="max_message_bytes is 10000"):
+            await session.call("repeats", {"text": "x" * 100, "times": 200})
+        assert (await session.call("repeats", {"text": "x", "times": 2})).text == "xx"
+        assert session.connection("world") is connection
 
 
 async def test_what_a_tool_returns_is_a_copy() -> None:

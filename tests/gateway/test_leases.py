@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 from mcp.server.mcpserver import Context, MCPServer
 
 from mcp_rollout import Gateway, GatewayConfig, Session
@@ -69,6 +70,13 @@ async def test_a_lease_resets_the_world_to_the_task_and_releases_it_after() -> N
         assert states == {}
 
 
+async def test_a_lease_without_a_task_resets_nothing() -> None:
+    server, states = keyed_world()
+    states["a"] = "as it was"
+    async with gateway(server) as gate, lease(gate, "a", None) as session:
+        assert (await session.call("get", {})).text == "as it was"
+
+
 async def test_a_session_is_of_no_use_after_its_lease() -> None:
     server, states = keyed_world()
     async with gateway(server) as gate:
@@ -116,6 +124,15 @@ async def test_leases_under_process_scope_are_processes_that_share_nothing(mini:
     assert len(pids) == 3
 
 
+async def test_under_shared_scope_an_unkeyed_server_leaks_which_is_why_scopes_exist(
+    mini: Entry, config: Config
+) -> None:
+    async with Gateway(config(world=mini("put", "get", "unkeyed"))) as gate:
+        async with lease(gate, "a") as one, lease(gate, "b") as other:
+            await one.call("put", {"text": "written by a"})
+            assert (await other.call("get", {})).text == "written by a"
+
+
 async def test_warm_processes_are_started_before_anybody_asks_and_never_leased_twice(
     mini: Entry, config: Config, tmp_path: Path
 ) -> None:
@@ -153,6 +170,41 @@ async def test_a_place_that_is_taken_is_waited_for_no_longer_than_configured() -
                     pass
         async with lease(gate, "c"):
             pass
+
+
+async def test_a_waiting_lease_is_granted_when_a_place_becomes_free() -> None:
+    server, _ = keyed_world()
+    async with gateway(server, max_sessions=1) as gate, anyio.create_task_group() as tasks:
+        granted = anyio.Event()
+
+        async def wait() -> None:
+            async with lease(gate, "b"):
+                granted.set()
+
+        async with lease(gate, "a"):
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert not granted.is_set()
+        with anyio.fail_after(20):
+            await granted.wait()
+
+
+async def test_a_limit_that_a_lease_waits_for_is_named_once() -> None:
+    server, _ = keyed_world()
+    with structlog.testing.capture_logs() as logs:
+        async with gateway(server, max_sessions=1) as gate, anyio.create_task_group() as tasks:
+
+            async def wait(trajectory: str) -> None:
+                async with lease(gate, trajectory):
+                    pass
+
+            async with lease(gate, "a"):
+                assert not [line for line in logs if line["event"] == "lease.waiting"]
+                for trajectory in ("b", "c"):
+                    tasks.start_soon(wait, trajectory)
+                await anyio.wait_all_tasks_blocked()
+    (named,) = [line for line in logs if line["event"] == "lease.waiting"]
+    assert (named["limit"], named["most"]) == ("max_sessions", 1)
 
 
 async def test_a_cancelled_trajectory_releases_its_world_and_its_place() -> None:
@@ -247,6 +299,13 @@ async def test_a_lease_may_be_left_in_another_task_than_entered_it() -> None:
         assert (await session.call("get", {})).text == "task/3"
         await asyncio.create_task(block.__aexit__(None, None, None))
     assert states == {}
+
+
+async def test_roles_can_be_given_to_tools_of_a_foreign_server(mini: Entry, config: Config) -> None:
+    entry = mini("foreign_reset", "echo", roles={"reset": "foreign_reset"})
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        assert session.has(Role.RESET, "world")
+        assert list(session.tools) == ["echo"]
 
 
 async def test_a_foreign_answer_may_be_json_text(mini: Entry, config: Config) -> None:

@@ -54,6 +54,18 @@ async def test_a_start_that_failed_counts_as_a_process_until_it_has_ended() -> N
         assert begun == 2
 
 
+async def test_what_ends_after_the_last_sweep_is_neither_reported_nor_written_anywhere(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with Janitor(None) as janitor:
+            janitor.ended(janitor.mark())
+        opened = [(tmp_path / f"{number}").open("w+") for number in range(8)]  # one has the number of the pipe
+        janitor.ended(janitor.mark())
+        assert [file.read() for file in opened] == [""] * 8
+        for file in opened:
+            file.close()
+    assert logs == []
+
+
 async def test_a_sweeper_that_was_killed_is_reported_where_another_server_starts() -> None:
     with structlog.testing.capture_logs() as logs:
         async with Janitor(None) as janitor:
@@ -96,6 +108,15 @@ async def test_directories_deeper_than_pythons_stack_are_removed_and_those_after
             with anyio.fail_after(30):
                 while made.exists():  # noqa: ASYNC110  # another process removes it
                     await anyio.sleep(0.01)
+
+
+async def test_a_deep_directory_of_a_worker_that_was_killed_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
+    async with Janitor(LeaseDirConfig(parent=str(tmp_path))):
+        (name,) = os.listdir(tmp_path)
+        stale = tmp_path / f"{name[:-8]}deadbeef"
+        nested(stale), (stale / ".lock").touch()
+        async with Janitor(LeaseDirConfig(parent=str(tmp_path))):
+            assert not stale.exists()
 
 
 HOARD = """

@@ -47,6 +47,14 @@ async def test_a_change_that_is_announced_while_other_servers_start_is_not_forgo
         assert "s" in watch.changed
 
 
+async def test_a_listing_before_the_start_is_over_is_no_change_in_itself() -> None:
+    async with anyio.create_task_group() as tasks:
+        watch = ToolWatch(cast("TaskGroup", tasks))
+        await watch.compare("s", [definition("same")])
+        await watch.publish("s", [definition("same")])
+        assert not watch.changed
+
+
 @pytest.mark.parametrize(("count", "kind"), [(40, int), (100, str)])
 def test_integers_of_thousands_of_digits_are_text_where_a_message_has_too_many(count: int, kind: type) -> None:
     digits = "7" * 4000

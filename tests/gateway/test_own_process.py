@@ -12,8 +12,8 @@ from mcp_rollout import Gateway, GatewayConfig
 from mcp_rollout.gateway.cassette.reading import Cassette
 from mcp_rollout.gateway.cassette.recording import Recorder
 from mcp_rollout.gateway.cassette.replaying import Replay
-from mcp_rollout.gateway.errors import CallTimeout, ProtocolError
-from mcp_rollout.gateway.types import CallFault, ToolResult
+from mcp_rollout.gateway.errors import CallTimeout, HarnessError, ProtocolError
+from mcp_rollout.gateway.types import CallFault, Role, ToolResult
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -102,6 +102,14 @@ async def test_a_hang_in_a_process_that_served_others_before_is_a_failure(
         async with lease(gate) as session:
             with pytest.raises(CallTimeout):
                 await clock.outlast(session.call("hang", {}), LIMIT_S)
+
+
+async def test_a_harness_that_does_not_answer_is_a_failure(mini: Entry, config: Config, clock: Clock) -> None:
+    entry = mini("freeze", "score", scope="process", call_timeout_s=LIMIT_S, close_timeout_s=0.5)
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        assert (await clock.outlast(session.call("freeze", {}), LIMIT_S)).fault is TIMED_OUT
+        with pytest.raises((CallTimeout, HarnessError)):
+            await clock.outlast(session.invoke(Role.SCORE, {"messages": []}, server="world"), LIMIT_S)
 
 
 async def test_a_replay_answers_as_the_process_did(mini: Entry, config: Config, clock: Clock, tmp_path: Path) -> None:

@@ -107,6 +107,14 @@ async def test_arguments_that_cannot_be_sent_are_a_fault_and_the_connection_serv
 
 
 @TRANSPORTS
+async def test_a_call_of_an_unknown_tool_is_that_fault_whatever_its_arguments(transport: str) -> None:
+    async with leased(transport) as session:
+        for value in ODD.values():
+            assert (await session.call("nowhere", {"more": value})).fault is CallFault.UNKNOWN_TOOL
+        assert await works(session)
+
+
+@TRANSPORTS
 async def test_messages_that_hold_such_arguments_are_scored(transport: str) -> None:
     async with leased(transport) as session:
         for what, value in ODD.items():

@@ -131,6 +131,20 @@ def minor_faults(pid: int | None) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
+async def test_a_lease_from_the_stock_takes_no_turn_of_the_event_loop(mini: Any, config: Any) -> None:
+    async with Gateway(config(world=mini("pid", scope="process"))) as gateway:
+        turned = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(set_soon, turned)
+            async with gateway.lease(trajectory="a", task=None, seed=0):  # the process of the start
+                assert not turned.is_set()
+            await turned.wait()
+
+
+async def set_soon(event: anyio.Event) -> None:
+    event.set()
+
+
 async def test_a_bundle_whose_rehearsal_breaks_is_not_given_out() -> None:
     discarded: list[Bundle] = []
     broken: list[Bundle] = []

@@ -1,5 +1,6 @@
 """What servers ask for within calls, and what they say by the way: real servers of both eras, over every transport."""
 
+import json
 import re
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,11 +17,16 @@ from mcp_types import CreateMessageResult, SamplingMessage, TextContent
 from pydantic import BaseModel
 from serving import Model, listening, serving
 from starlette.responses import Response
+from structlog.testing import capture_logs
 
-from mcp_rollout import Gateway, GatewayConfig, Session
-from mcp_rollout.gateway.errors import DeliveryUnknown, RequestRefused
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session, ToolResult
+from mcp_rollout.gateway.config.calls import SamplingConfig
+from mcp_rollout.gateway.connection.answerers import Sampler
+from mcp_rollout.gateway.connection.in_flight import InFlightCall, Refused
+from mcp_rollout.gateway.errors import CallTimeout, DeliveryUnknown, RequestRefused
 from mcp_rollout.gateway.server_events import NotificationKind, RequestKind, ServerEvents
 from mcp_rollout.mcp_servers.kit import InProcess
+from mcp_rollout.mcp_wire.chat_api import ApiError, Completion, parsed
 
 pytestmark = [
     pytest.mark.anyio,
@@ -210,6 +216,14 @@ async def test_a_model_that_says_no_breaks_the_call(transport: str) -> None:
     assert model.requests[0]["max_completion_tokens"] == 9 and "max_tokens" not in model.requests[0]
 
 
+async def test_a_model_that_is_not_there_is_told_once_with_its_place_and_no_password() -> None:
+    sampling = {"url": "http://user:hunter2@127.0.0.1:9/v1", "model": "m"}
+    async with leased("in_process", sampling=sampling) as session:
+        said = r"^shop/summarize: sampling: 127\.0\.0\.1:9: nothing answers \(ConnectError\): .*: All connection"
+        with pytest.raises(RequestRefused, match=said):
+            await session.call("summarize", {"text": "x"})
+
+
 @pytest.mark.parametrize("transport", ["in_process", "in_lines", "http-handshake", "stdio-handshake"])
 async def test_an_answer_that_takes_too_long_is_given_up(transport: str) -> None:
     simulator = MCPServer("customer", log_level="ERROR")
@@ -239,6 +253,14 @@ async def test_waiting_for_an_answer_does_not_use_up_the_calls_own_time(
         assert not (await session.call("order", {"item": "tea"})).is_error
 
 
+async def test_a_call_that_hangs_after_its_answer_still_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    async with leased("stdio-handshake", entry={"call_timeout_s": 60}) as session:
+        await session.call("order", {"item": "tea"})
+        with pytest.raises(CallTimeout):
+            await clock.outlast(session.call("wait", {"s": 600}), 60)
+
+
 async def test_a_server_that_keeps_asking_is_stopped() -> None:
     server = MCPServer("shop", log_level="ERROR")
 
@@ -263,6 +285,15 @@ async def test_a_server_that_keeps_asking_is_stopped() -> None:
         async with gateway, gateway.lease(trajectory="t", task=None, seed=1) as session:
             text = (await session.call("nag", {})).text
     assert text.startswith("3: ") and "max_requests_per_call" in text
+
+
+async def test_refused_questions_of_one_call_are_logged_in_powers_of_ten() -> None:
+    call = InFlightCall(server="shop", tool="nag")
+    with capture_logs() as logs:
+        for _ in range(120):
+            with pytest.raises(Refused):
+                await call.answer(RequestKind.ELICITATION, {})
+    assert [entry["refused"] for entry in logs if entry["event"] == "exchange.refused"] == [1, 10, 100]
 
 
 async def test_on_a_shared_line_a_question_that_names_no_call_is_refused_unless_it_names_the_trajectory() -> None:
@@ -297,6 +328,60 @@ def patient(clock: Clock, pause_s: float, over: Callable[[], Any] = lambda: None
         return {"action": "accept", "content": {"n": 1}}
 
     return server
+
+
+async def test_a_question_that_names_no_call_belongs_to_all_calls_in_flight_and_stops_all_their_clocks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results: list[ToolResult] = []
+    file = tmp_path / "answered"
+    async with leased(
+        "stdio-handshake",
+        servers={"customer": patient(Clock(monkeypatch), 90, file.touch)},
+        elicitation={"server": "customer", "timeout_s": 600},
+        entry={"call_timeout_s": 60},
+    ) as session:
+
+        async def call(name: str, arguments: dict[str, Any]) -> None:
+            results.append(await session.call(name, arguments))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, "wait", {"file": str(file)})  # longer than its own time, less what the user took
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(call, "order", {})
+        (request,) = session.drain_server_events().requests
+    assert request.tool == "wait or order"
+    assert [result.is_error for result in results] == [False, False]
+
+
+async def test_a_question_that_waits_for_the_user_to_answer_another_one_keeps_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results: list[ToolResult] = []
+    async with leased(
+        "stdio-handshake",
+        servers={"customer": patient(Clock(monkeypatch), 70)},
+        elicitation={"server": "customer", "timeout_s": 120},
+        entry={"call_timeout_s": 60},
+    ) as session:
+
+        async def order() -> None:
+            results.append(await session.call("order", {}))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(order)
+    assert [result.is_error for result in results] == [False] * 3
+
+
+async def test_the_elicitation_server_must_have_the_tool() -> None:
+    server = shop()
+    config = GatewayConfig.model_validate(
+        {"servers": {"shop": {"factory": "unused:unused"}}, "elicitation": {"server": "shop"}}
+    )
+    with pytest.raises(ConfigError, match=r"elicitation.server: 'shop' has no tool with the role elicit"):
+        async with Gateway(config, connect=lambda *_: server):
+            pass
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -357,3 +442,20 @@ async def test_a_call_that_was_begun_is_not_taken_for_one_that_never_arrived() -
             with pytest.raises(DeliveryUnknown, match="begun, but never finished: HTTP 429"):
                 await session.call("order", {"item": "tea"})
     assert rounds == 2
+
+
+@pytest.mark.parametrize("stop", [{"type": "stop"}, ["stop"], 3])
+def test_a_completion_that_ended_for_no_stated_reason_is_no_completion(stop: Any) -> None:
+    choice = {"message": {"content": "yes"}, "finish_reason": stop}
+    with pytest.raises(ApiError, match=r"choices.0.finish_reason: Input should be a valid string"):
+        parsed(Completion, json.dumps({"choices": [choice]}).encode())
+
+
+async def test_a_completion_that_is_nested_without_end_is_a_refusal() -> None:
+    async def nested(scope: Any, receive: Any, send: Any) -> None:
+        await Response("[" * 200_000, media_type="application/json")(scope, receive, send)
+
+    asked = {"messages": [{"role": "user", "content": {"type": "text", "text": "Say."}}], "maxTokens": 9}
+    async with listening(nested) as url:
+        with pytest.raises(RequestRefused, match="recursion limit exceeded"):
+            await Sampler(SamplingConfig(url=url, model="m")).complete(asked)

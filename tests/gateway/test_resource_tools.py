@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mcp_types as mcp
 import pytest
 from mcp.server.lowlevel import Server
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 
 from mcp_rollout import ConfigError, Gateway, GatewayConfig
+from mcp_rollout.gateway.catalogue.tool_config import check_lock, lock_entries, read_lock, write_lock
 from mcp_rollout.gateway.errors import ProtocolError
 from mcp_rollout.gateway.types import ContentKind
 
@@ -89,6 +91,19 @@ async def test_what_is_not_there_is_the_policys_mistake_and_not_a_broken_world(c
         assert wrong.is_error and "missing required 'uri'" in wrong.text
 
 
+async def test_the_lock_pins_what_is_offered(config: Config, tmp_path: Path) -> None:
+    server = library()
+    gate = Gateway(config(library={"factory": "x:x", "tools": {"offer": ["resources"]}}), connect=lambda _, __: server)
+    async with gate:
+        write_lock(tmp_path / "lock.yaml", lock_entries(gate.catalogue, environment="x", source="x.yaml"))
+        entries = read_lock(tmp_path / "lock.yaml")
+        assert [entry.definition.name for entry in entries] == ["list_resources", "resources/list", "resources/read"]
+        assert check_lock(entries, gate.catalogue) == []
+    async with Gateway(config(library={"factory": "x:x"}), connect=lambda _, __: server) as without:
+        differences = check_lock(entries, without.catalogue)
+    assert len(differences) == 2 and differences[0].startswith("library/resources/list: in the lock")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -104,6 +119,18 @@ async def test_what_cannot_be_offered_is_said_at_the_start(config: Config, name:
     with pytest.raises(ConfigError, match=said):
         async with gate:
             pass
+
+
+async def test_offered_tools_carry_the_trajectory(config: Config) -> None:
+    server = MCPServer("world")
+
+    @server.resource("world://{name}")
+    def state(name: str, ctx: Context) -> str:
+        return (ctx.request_context.meta or {})["mcp-rollout/trajectory"]
+
+    gate = Gateway(config(world={"factory": "x:x", "tools": {"offer": ["resources"]}}), connect=lambda _, __: server)
+    async with gate, gate.lease(trajectory="t9", task=None, seed=1) as session:
+        assert (await session.call("world__read_resource", {"uri": "world://mine"})).text == "t9"
 
 
 @pytest.mark.parametrize("kind", ["resources", "prompts"])

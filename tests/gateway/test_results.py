@@ -6,6 +6,7 @@ import pytest
 from mcp_types import methods
 from mcp_types.version import KNOWN_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
+from mcp_rollout.gateway.transport import results
 from mcp_rollout.gateway.transport.results import ANSWER, PlainResult, read_answer, read_result
 
 TEXT = {"type": "text", "text": "x"}
@@ -81,3 +82,13 @@ def test_every_result_is_read_or_refused_as_by_mcp(version: str) -> None:
     assert plain  # both ways were taken
     with pytest.raises(ValueError):
         read_answer({"isError": False, "structuredContent": None}, version)
+
+
+def test_the_short_way_is_for_what_it_knows() -> None:
+    assert results.read_answer({"content": [TEXT]}, "2025-11-25") == PlainResult(
+        content=ours(by_mcp({"content": [TEXT]}, "2025-11-25")).content,
+        structured_content=None,
+        is_error=False,
+        meta={},
+    )
+    assert not isinstance(results.read_answer({"content": [IMAGE]}, "2025-11-25"), PlainResult)

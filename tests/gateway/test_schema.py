@@ -59,6 +59,20 @@ def test_messages_stay_short_and_few() -> None:
     assert len(faults) == 8 and all(len(fault) < 200 for fault in faults)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"type": "objekt"},
+        {"type": "object", "properties": {"x": {"$ref": "#/$defs/Nowhere"}}},
+        {"type": "object", "properties": {"x": {"$ref": "https://example.com/schema"}}},
+        {"type": "object", "properties": {"x": {"pattern": "("}}},
+        {"$ref": "#"},
+    ],
+)
+def test_a_schema_that_is_itself_broken_leaves_the_judgement_to_the_server(broken: dict[str, Any]) -> None:
+    assert prepare(tool(broken), {"x": "y"}).faults == []
+
+
 def test_output_is_checked_against_its_own_schema() -> None:
     checked = tool({}, {"type": "object", "properties": {"n": {"type": "integer"}}})
     assert check_output(checked, {"n": 1}) is None

@@ -154,6 +154,19 @@ def test_faults_of_a_large_value_are_not_worded_one_by_one() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"x": nested(101)}, "nested more than 100 deep"),
+        ({"x": {1: 2}}, "a name that is not a string"),
+        ({"x": "\ud800"}, "lone surrogate"),
+    ],
+)
+def test_what_json_cannot_hold_is_a_fault_and_reaches_no_server(value: Any, said: str) -> None:
+    (fault,) = prepare(tool({"type": "object"}), value).faults
+    assert said in fault
+
+
 def test_what_is_kept_of_compiled_schemas_has_a_bound() -> None:
     room = 1 << 20
     programs = Programs(room)

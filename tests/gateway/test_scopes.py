@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session
-from mcp_rollout.gateway.errors import DeliveryUnknown
+from mcp_rollout.gateway.errors import DeliveryUnknown, LeaseTimeout
 from mcp_rollout.gateway.leases.slots import Slots
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +55,17 @@ async def gone(path: Path) -> None:
     with anyio.fail_after(20):
         while os.path.exists(path):  # noqa: ASYNC110, ASYNC240  # another process removes it
             await anyio.sleep(0.01)
+
+
+async def test_a_lease_waits_while_all_processes_are_in_use(mini: Entry, config: Config) -> None:
+    entry = mini("pid", scope="process", max_processes=2)
+    async with Gateway(config(world=entry, lease_timeout_s=1.5)) as gate:
+        async with lease(gate, "a"), lease(gate, "b"):
+            with pytest.raises(LeaseTimeout, match=r"all processes of world \(max_processes\) were in use for 1.5 s"):
+                async with lease(gate, "c"):
+                    pass
+        async with lease(gate, "d") as session:
+            assert await text(session, "pid")
 
 
 def server_processes() -> int:
@@ -146,6 +157,30 @@ async def test_a_full_pool_delays_no_session_that_does_not_need_it() -> None:
         await anyio.wait_all_tasks_blocked()
         assert not late.is_set()
         slots.release(frozenset({"", "pool"}))
+
+
+async def test_thousands_of_waiters_are_granted_in_time_that_grows_with_their_number_alone() -> None:
+    slots = Slots({"": 1, "a": 1, "b": 1}, common="")
+    looks = 0
+    waiting = slots._waiting  # pyright: ignore[reportPrivateUsage]
+
+    def counted(needs: frozenset[str]) -> Any:
+        nonlocal looks
+        looks += 1
+        return waiting(needs)
+
+    slots._waiting = counted  # pyright: ignore[reportPrivateUsage]
+    number = 4000
+
+    async def hold(pool: str) -> None:
+        await slots.acquire(frozenset({"", pool}))
+        slots.release(frozenset({"", pool}))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for each in range(number):
+                tasks.start_soon(hold, "ab"[each % 2])
+    assert looks < 20 * number
 
 
 async def test_whoever_stops_waiting_for_a_place_holds_none() -> None:
@@ -269,6 +304,31 @@ async def test_servers_that_name_the_lease_directory_share_a_fresh_one(
         async with lease(gate, "c") as later:
             assert await text(later, "list_files") == "seed.txt sub"
     assert names(tmp_path) == ["template"]
+
+
+async def test_what_a_server_made_unwritable_is_removed_all_the_same(
+    mini: Entry, config: Config, tmp_path: Path
+) -> None:
+    source = template(tmp_path)
+    (source / "sub" / "locked.txt").write_text("x")
+    (source / "sub").chmod(0o500)
+    entry = mini("list_files", scope="process", cwd="${lease.dir}")
+    made = {"servers": {"files": entry}, "lease_dir": {"template": str(source), "parent": str(tmp_path)}}
+    async with Gateway(GatewayConfig.model_validate(made)) as gate, lease(gate) as session:
+        await text(session, "list_files")
+    (source / "sub").chmod(0o700)
+    assert names(tmp_path) == ["template"]
+
+
+async def test_a_bundle_is_kept_warm_whole(mini: Entry, config: Config, tmp_path: Path) -> None:
+    entries = {
+        name: mini("pid", scope="process", env={"ROOT": "${lease.dir}"}, max_processes=1) for name in ("one", "two")
+    }
+    entries["one"]["min_ready"] = 1
+    async with Gateway(config(**entries)) as gate:
+        for number in range(3):
+            async with lease(gate, str(number)) as session:
+                assert await text(session, "one__pid") != await text(session, "two__pid")
 
 
 @pytest.mark.parametrize(

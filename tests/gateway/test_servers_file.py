@@ -122,6 +122,38 @@ def test_every_wrong_entry_is_told_and_costs_none_of_the_others(tmp_path: Path) 
     assert ([*found.config.servers], [*found.entries.faults]) == (["b"], ["a", "c", "d"])
 
 
+def test_every_fault_of_one_entry_is_reported_once(tmp_path: Path) -> None:
+    env = {"A": "${NO_A}", "B": "${NO_B}", "C": "set"}
+    entry = {"command": "x", "args": ["${NO_C}"], "env": env, "headers": {"X": "y"}, "min_ready": 1, "comand": "x"}
+    with pytest.raises(ConfigError) as caught:
+        load_servers(written(tmp_path / "s.json", {"mcpServers": {"w": entry}}))
+    assert [fault.key for fault in faults_of(caught.value)] == [
+        "mcpServers.w.args",
+        "mcpServers.w.env.A",
+        "mcpServers.w.env.B",
+        "mcpServers.w.comand",
+    ]
+    del entry["comand"]
+    with pytest.raises(ConfigError) as caught:
+        load_servers(written(tmp_path / "s.json", {"mcpServers": {"w": {**entry, "args": [], "env": {}}}}))
+    said = [fault.problem for fault in faults_of(caught.value)]
+    assert said == ["headers needs a url, and the entry has a command", "min_ready needs scope: process"]
+
+
+def test_the_faults_of_a_file_are_those_of_its_entries_and_of_what_is_around_them(tmp_path: Path) -> None:
+    around = {"sampling": {"url": "${NO_URL}", "model": "${NO_MODEL}"}, "max_sessions": 0, "shout": 1}
+    file = written(tmp_path / "s.json", {"servers": {"a": {"comand": "x"}, "b": {"command": "x"}}, **around})
+    with pytest.raises(ConfigError) as caught:
+        read_servers(file)
+    assert [fault.key for fault in faults_of(caught.value)] == [
+        "servers.a.comand",
+        "sampling.url",
+        "sampling.model",
+        "max_sessions",
+        "shout",
+    ]
+
+
 def test_of_many_faults_the_first_are_worded_and_the_others_counted(tmp_path: Path) -> None:
     entries = {f"s{number}": {"comand": "x"} for number in range(50)}
     with pytest.raises(ConfigError) as caught:
@@ -130,6 +162,14 @@ def test_of_many_faults_the_first_are_worded_and_the_others_counted(tmp_path: Pa
     lines = str(caught.value).splitlines()
     assert len(lines) == 21 and lines[-1] == "and 30 more problems"
     assert printed(caught.value).splitlines() == [*(f"error: {line}" for line in lines[:-1]), lines[-1]]
+
+
+def test_a_server_that_others_lean_on_is_told_to_be_wrong_itself(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "s.json", {"servers": {"user": {}, "b": {"command": "x"}}, "elicitation": {"server": "user"}}
+    )
+    with pytest.raises(ConfigError, match=r"servers\.user: a server needs exactly one"):
+        read_servers(file)
 
 
 def test_comments_and_commas_within_strings_stay(tmp_path: Path) -> None:

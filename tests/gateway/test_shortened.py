@@ -23,6 +23,11 @@ def test_what_is_cut_says_how_much_is_missing(value: Any, kept: Any) -> None:
     assert shortened(value, 6) == kept
 
 
+def test_a_value_that_is_small_enough_stays_as_it_is() -> None:
+    value = {"message": "How many?", "schema": {"required": ["n"], "minimum": 1.5, "x": None}}
+    assert shortened(value) == value
+
+
 def test_nothing_is_kept_beyond_its_depth() -> None:
     value: Any = 1
     for _ in range(5000):

@@ -12,8 +12,10 @@ from mcp_rollout import ConfigError, ToolDefinition
 from mcp_rollout.gateway.catalogue.tool_config import (
     CLASS_NAME,
     check_lock,
+    escape,
     lock_entries,
     read_lock,
+    unescape,
     write_lock,
 )
 from mcp_rollout.gateway.types import Role, canonical_json
@@ -90,6 +92,17 @@ def test_what_is_written_is_read_back_to_the_byte(
     assert check_lock([entry], {"world": [definition]}) == []
 
 
+@given(TEXT)
+def test_escaping_has_an_inverse(text: str) -> None:
+    assert unescape(escape(text)) == text
+
+
+def test_tools_of_other_classes_may_stand_beside_ours(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yaml"
+    write_lock(path, [{"class_name": "theirs.Tool", "config": {"type": "native"}}, *entries(tool())])
+    assert [entry.definition.name for entry in read_lock(path)] == ["look"]
+
+
 def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tools.yaml"
     write_lock(path, entries(tool()))
@@ -154,6 +167,22 @@ def test_a_lock_of_an_earlier_version_is_refused_with_the_reason(tmp_path: Path)
     write_lock(path, [entry])
     with pytest.raises(ConfigError, match=r"tools.0.config: the lock has format 1, and this version reads 2.*again"):
         read_lock(path)
+
+
+@pytest.mark.verl
+@given(description=TEXT, schema=st.dictionaries(TEXT, JSON, max_size=3))
+def test_verls_reader_gets_the_same_values(
+    tmp_path_factory: pytest.TempPathFactory, description: str, schema: dict[str, Any]
+) -> None:
+    from omegaconf import OmegaConf
+
+    path = tmp_path_factory.mktemp("lock") / "tools.yaml"
+    definition = tool(description=description, schema={"type": "object", "x-any": schema})
+    write_lock(path, entries(definition))
+    loaded = OmegaConf.load(path).tools[0]
+    config: Any = OmegaConf.to_container(loaded.config, resolve=True)
+    assert canonical_json(config["input_schema"]) == canonical_json(definition.input_schema)
+    assert config["description"] == description
 
 
 @pytest.mark.verl

@@ -4,10 +4,11 @@ import json
 import logging
 import sys
 from collections.abc import AsyncIterator, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 import structlog
@@ -21,9 +22,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from mcp_rollout import Gateway, GatewayConfig, Session, load_servers
-from mcp_rollout.gateway.errors import ProtocolError, ServerUnavailable
-from mcp_rollout.mcp_servers.kit import InProcess
+from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session, load_servers
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.redaction import Secrets
+from mcp_rollout.gateway.connection.secret_values import is_secret_name
+from mcp_rollout.gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -137,20 +140,76 @@ async def test_every_version_of_the_handshake_era_is_spoken_over_http(transport:
             assert (await session.call("version", {})).text == version
 
 
-@pytest.mark.parametrize("transport", ["http", "sse", "in_lines"])
-async def test_an_answer_that_is_too_long_fails_its_call_alone(transport: str) -> None:
+class Weather:
+    """In front of an SSE server: spoils the POST of one call, or ends the stream of events."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.spoil_next = ""
+        self.end_at = b""
+        """The stream ends in place of the next event that contains this."""
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+
+            async def sent(message: MutableMapping[str, Any]) -> None:
+                if self.end_at and self.end_at in message.get("body", b""):
+                    message = {**message, "body": b"", "more_body": False}
+                    self.end_at = b""
+                await send(message)
+
+            return await self._app(scope, receive, sent)
+        pieces = [await receive()]
+        while pieces[-1].get("more_body"):
+            pieces.append(await receive())
+        # A connection posts for itself, too, whenever it likes.
+        spoil = self.spoil_next if b'"tools/call"' in b"".join(piece.get("body", b"") for piece in pieces) else ""
+        if spoil:
+            self.spoil_next = ""
+        if spoil == "cut":
+            raise ConnectionAbortedError
+        if spoil:
+            return await Response(status_code=int(spoil))(scope, receive, send)
+
+        async def again() -> MutableMapping[str, Any]:
+            return pieces.pop(0) if pieces else await receive()
+
+        await self._app(scope, again, send)
+
+
+async def test_over_sse_a_post_that_fails_fails_its_call_and_not_the_connection() -> None:
+    server, ran = world()
+    weather = Weather(server.sse_app())
+    async with listening(weather) as address, session_on({"url": f"{address}/sse", "type": "sse"}) as session:
+        weather.spoil_next = "503"
+        with pytest.raises(DeliveryUnknown, match="world/put: sent, but never answered: HTTP 503"):
+            await session.call("put", {"text": "lost"})
+        weather.spoil_next = "429"
+        with pytest.raises(DeliveryUnknown, match="HTTP 429"):
+            await session.call("put", {"text": "late"})
+        weather.spoil_next = "cut"
+        with pytest.raises(DeliveryUnknown):
+            await session.call("put", {"text": "cut"})
+        assert (await session.call("get", {})).text == "here"
+    assert ran == ["get"]
+
+
+async def test_over_sse_an_answer_that_is_too_long_fails_its_call_alone() -> None:
     server, _ = world()
-    bound = {"max_message_bytes": 50_000}
-    async with AsyncExitStack() as stack:
-        if transport == "in_lines":
-            leased = session_on({"factory": "unused:unused", **bound}, lambda *_: InProcess(server))
-        else:
-            entry = await stack.enter_async_context(serving(server, transport))
-            leased = session_on({**entry, **bound})
-        session = await stack.enter_async_context(leased)
-        with pytest.raises(ProtocolError, match="max_message_bytes"):
+    async with serving(server, "sse") as entry, session_on({**entry, "max_message_bytes": 50_000}) as session:
+        with pytest.raises(ProtocolError, match=r"max_message_bytes is 50000"):
             await session.call("large", {})
         assert (await session.call("get", {})).text == "here"
+
+
+async def test_over_sse_the_end_of_the_stream_is_the_end_of_the_connection_and_it_is_opened_again() -> None:
+    server, ran = world()
+    weather = Weather(server.sse_app())
+    async with listening(weather) as address, session_on({"url": f"{address}/sse", "type": "sse"}) as session:
+        weather.end_at = b'"here"'  # the answer: other messages of the server come before it, whenever they like
+        with anyio.fail_after(20):
+            assert (await session.call("get", {})).text == "here"
+    assert ran == ["get", "get"]
 
 
 async def test_a_url_without_an_event_stream_is_said_to_have_none() -> None:
@@ -222,6 +281,37 @@ async def test_secrets_in_a_servers_last_words_are_not_repeated(monkeypatch: pyt
     while cause is not None:
         assert TOKEN not in str(cause)
         cause = cause.__cause__
+
+
+def test_secrets_are_known_by_where_they_stand() -> None:
+    secrets = Secrets(
+        ServerConfig.model_validate(
+            {
+                "command": "server",
+                "args": ["--api-key", "argument-1", "--password=argument-2", "--root", "/srv/data", "short"],
+                "env": {"GITHUB_TOKEN": "from-env-1", "LOG_DIR": "/var/log/mine", "DB": "postgres://u:in-url-9@h/db"},
+            }
+        )
+    )
+    text = "argument-1 argument-2 /srv/data from-env-1 /var/log/mine postgres://u:in-url-9@h/db"
+    assert secrets.redact(text) == "[secret] [secret] /srv/data [secret] /var/log/mine postgres://u:[secret]@h/db"
+    assert secrets.redact_json({"a": ["from-env-1", 1], "from-env-1": None}) == {"a": ["[secret]", 1], "[secret]": None}
+    names = ("apiKey", "X-Auth-Token", "DATABASE_PASSWORD", "client_secret", "Authorization", "Cookie")
+    assert all(map(is_secret_name, names))
+    assert not any(map(is_secret_name, ("AUTHOR", "MONKEY_ISLAND", "Accept", "KEYBOARD", "passage")))
+
+
+def test_a_config_error_shows_no_credentials(tmp_path: Path) -> None:
+    file = tmp_path / "servers.json"
+    credentials = {"issuer": "https://a", "client_id": "me", "client_secret": ["oops-secret"]}
+    file.write_text(json.dumps({"mcpServers": {"w": {"url": "https://h/mcp", "client_credentials": credentials}}}))
+    with pytest.raises(ConfigError, match=r"client_credentials.client_secret") as caught:
+        load_servers(file)
+    assert "oops-secret" not in str(caught.value)
+    config = ServerConfig.model_validate(
+        {"url": "https://h/mcp", "client_credentials": {**credentials, "client_secret": "deep-secret"}}
+    )
+    assert "deep-secret" not in repr(config)
 
 
 class Guarded:
@@ -303,8 +393,66 @@ async def test_client_credentials_get_a_token_and_a_new_one_when_it_is_turned_aw
         guard.valid = set()
         assert (await session.call("put", {"text": "x"})).text == "stored"
         assert len(guard.grants) == 2
-        guard.valid = set()  # a token that is renewed within a call is secret in that call's own answer
-        assert (await session.call("leak", {"text": "access-token-3"})).text == "it is [secret]"
+        assert (await session.call("leak", {"text": "access-token-2"})).text == "it is [secret]"
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_token_that_was_renewed_within_a_call_is_secret_in_that_calls_own_answer(fail: bool) -> None:
+    async with guarded("http") as (guard, entry, _), session_on(entry) as session:
+        guard.valid = set()
+        assert "access-token" not in (await session.call("leak", {"text": "access-token-2", "fail": fail})).text
+        assert len(guard.grants) == 2
+
+
+async def test_calls_with_a_token_do_not_wait_for_each_other() -> None:
+    both = anyio.Event()
+    waiting = 0
+    async with guarded("http") as (_, entry, server):
+
+        @server.tool()
+        async def meet() -> str:
+            """Returns when two are here."""
+            nonlocal waiting
+            waiting += 1
+            if waiting == 2:
+                both.set()
+            await both.wait()
+            return "met"
+
+        async with session_on(entry) as session:
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(session.call, "meet", {})
+                    tasks.start_soon(session.call, "meet", {})
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_credentials_that_are_wrong_are_said_to_be_and_not_repeated(
+    transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with guarded(transport) as (guard, entry, _):
+        guard.secret = "another"
+        with pytest.raises(GatewayError, match="authorization failed: OAuthTokenError") as caught:
+            async with session_on(entry):
+                pass
+    assert "client-secret-1" not in str(caught.value) + caplog.text
+
+
+async def test_credentials_go_to_their_own_issuer_only() -> None:
+    async with guarded("http") as (guard, entry, _):
+        entry["client_credentials"]["issuer"] = "https://login.example.com"
+        with pytest.raises(GatewayError, match="authorization failed"):
+            async with session_on(entry):
+                pass
+        assert guard.grants == []
+
+
+def test_client_credentials_need_a_url() -> None:
+    with pytest.raises(ValueError, match="client_credentials needs a url"):
+        ServerConfig.model_validate(
+            {"command": "x", "client_credentials": {"issuer": "https://a", "client_id": "b", "client_secret": "c"}}
+        )
 
 
 async def test_a_handshake_server_in_process_is_met_over_its_streams() -> None:

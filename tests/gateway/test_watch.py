@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ import anyio.lowlevel
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
-from mcp_rollout import Gateway, GatewayConfig, Session
+from mcp_rollout import Gateway, GatewayConfig, Session, ToolDefinition
+from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.connection.redaction import Redactor
 from mcp_rollout.gateway.errors import ToolsChanged
+from mcp_rollout.gateway.leases.watch import ToolWatch
+from mcp_rollout.gateway.transport.negotiated import NegotiatedProtocol, Target
 
 pytestmark = pytest.mark.anyio
 Entry = Callable[..., dict[str, Any]]
@@ -85,6 +91,40 @@ async def test_a_tool_that_is_gone_is_a_change_and_a_new_one_is_none(mini: Entry
         assert "world/echo is not listed any more" in str(await change_of(session))
 
 
+OVERTAKEN = """
+import json, sys
+tools, listings = [{"name": name, "inputSchema": {"type": "object"}} for name in ("x", "y")], 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "tools/list":
+        listings += 1
+        result = {"tools": tools if listings != 2 else tools[:1]}  # the second one's pages are of two states
+    elif asked["method"] == "tools/call":
+        if listings == 1:
+            print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
+        result = {"content": [{"type": "text", "text": str(listings)}]}
+    else:
+        result = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "o", "version": "1"},
+        }
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+async def test_a_listing_that_a_change_overtook_is_made_once_more(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "server.py").write_text(OVERTAKEN)
+    entry = {"command": sys.executable, "args": ["-I", "-S", str(tmp_path / "server.py")]}
+    async with Gateway(config(world=entry)) as gate, lease(gate) as session:
+        with anyio.fail_after(10):
+            while (await session.call("x", {})).text != "3":
+                pass
+        assert (await session.call("y", {})).text == "3"
+        session.check()
+
+
 async def test_a_tool_that_the_policy_may_not_see_may_change(mini: Entry, config: Config) -> None:
     entry = mini("echo", "turn_coat", "listed", tools={"deny": ["echo"]})
     async with Gateway(config(world=entry)) as gate, lease(gate) as session:
@@ -120,6 +160,41 @@ async def by_another_process(gate: Gateway, changed: Path) -> None:
         _touch(changed)
         async with lease(gate, "b"):
             pass
+
+
+def unreadable(name: str) -> ToolDefinition:
+    """A tool whose definition cannot be compared, because it holds a set."""
+    schema = {"x": {1, 2}}
+    return ToolDefinition(server="world", name=name, exposed_name=name, description="", input_schema=schema)
+
+
+class Unlistable(Connection):
+    """A connection with a defect."""
+
+    async def list_again(self) -> tuple[ToolDefinition, ...] | None:
+        raise ZeroDivisionError("a defect in listing")
+
+
+async def test_a_defect_in_comparing_fails_those_who_lease_that_server_and_nothing_else() -> None:
+    unused = ServerConfig(command="unused")
+    connection = Unlistable("other", unused, lambda link: Target(None, False), NegotiatedProtocol(), Redactor(unused))
+    async with anyio.create_task_group() as tasks:
+        watch = ToolWatch(tasks)
+        tasks.start_soon(watch.run)
+        await watch.publish("world", [unreadable("a")])
+        await watch.compare("world", [unreadable("a")])
+        watch.notice(connection)
+        with anyio.fail_after(20):
+            while "other" not in watch.changed:
+                await watch.wait([connection])
+                await anyio.lowlevel.checkpoint()
+        await watch.publish("healthy", [])
+        await watch.compare("healthy", [])
+        assert list(watch.changed) == ["world", "other"]
+        tasks.cancel_scope.cancel()
+    for server, why in (("world", "TypeError"), ("other", "ZeroDivisionError: a defect in listing")):
+        error = watch.changed[server].again()
+        assert isinstance(error, ToolsChanged) and error.code == "tools_unknown" and why in str(error)
 
 
 @pytest.mark.parametrize(("scope", "find_out"), [("shared", by_reconnecting), ("process", by_another_process)])

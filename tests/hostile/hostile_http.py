@@ -213,6 +213,8 @@ class Handler(BaseHTTPRequestHandler):
                 body = gzip.compress(head + MEGABYTE * 50 + tail)
                 self.begin("application/json", len(body), Content_Encoding="gzip")
                 self.wfile.write(body)
+            case "many blocks":
+                self.reply({**answer(request, ""), "result": {"content": [{"type": "text", "text": "x"}] * 20_000}})
             case "many data lines" | "short lines" | "notifications, many data lines":
                 self.begin("text/event-stream")
                 for number in range(5000 if BEHAVIOUR.startswith("notifications") else 0):

@@ -75,6 +75,11 @@ def test_all_texts_of_a_server_share_the_characters_and_findings_that_are_looked
     assert not findings[-1].code_points  # in the last tool, too
 
 
+def test_text_that_is_not_examined_is_reported_for_its_tool() -> None:
+    findings = find_hidden_in_tool(tool({"type": "object"}, "\u200b" * LONG))
+    assert [found.code_points for found in findings] == [()] and findings[0].of == "t"
+
+
 @pytest.mark.parametrize("value", [1 << 54, 1 << 64, -(1 << 70)])
 def test_many_big_integers_that_are_to_be_unique_are_left_to_the_server(value: int) -> None:
     program = Program({"properties": {"x": {"type": "array", "uniqueItems": True}}})
@@ -99,6 +104,12 @@ def test_patterns_are_compiled_in_a_bounded_number_of_tries_however_many_are_rej
         assert tries() < 200
 
 
+def test_a_pattern_of_many_escapes_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    with counted(monkeypatch, compiled, "options") as tries:
+        assert compiled.compiled_size(r"\s" * 200) is None
+        assert tries() == 0
+
+
 @pytest.mark.parametrize("last", [b"", b"half a line"])
 def test_a_chunk_of_short_lines_is_split_without_a_look_at_each(last: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with counted(monkeypatch, LineSplitter, "_add") as looks:
@@ -117,6 +128,12 @@ def test_informational_heads_are_read_up_to_a_number(end: bytes, monkeypatch: py
         answer.feed(head * 16)
         answer.feed(head * 10_000)
     assert heads() == 17
+
+
+def test_an_event_stream_is_taken_in_pieces() -> None:
+    answer = http_answer.HttpAnswer(8 << 20)
+    answer.feed(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + b"\n" * (4 << 20))
+    assert len(answer.take(1 << 17)) == 1 << 17 and len(answer.take()) == (4 << 20) - (1 << 17)
 
 
 def test_divisions_by_a_multiple_are_counted_by_what_they_cost() -> None:

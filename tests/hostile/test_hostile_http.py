@@ -160,6 +160,12 @@ async def test_twenty_thousand_notifications_do_not_keep_an_answer_from_its_call
         assert await still_serves(session)
 
 
+async def test_a_result_of_more_blocks_than_are_handled_fails_its_call_alone() -> None:
+    async with harmed("many blocks") as (outcome, _, session):
+        assert type(outcome) is ProtocolError and "20000 items under 'content'" in str(outcome)
+        assert await still_serves(session)
+
+
 async def test_an_event_of_a_million_lines_fails_its_call_alone() -> None:
     async with harmed("many data lines", max_message_bytes=1 << 20) as (outcome, _, session):
         assert type(outcome) is ProtocolError

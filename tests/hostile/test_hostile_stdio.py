@@ -15,7 +15,7 @@ from neighbour import Neighbour, attempt, beside, good
 
 from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session, ToolResult
 from mcp_rollout.gateway.catalogue.tool_config import lock_entries
-from mcp_rollout.gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError
+from mcp_rollout.gateway.errors import CallTimeout, ConnectTimeout, DeliveryUnknown, ProtocolError, ToolsChanged
 from mcp_rollout.gateway.transport.line_calls import LineCalls
 from mcp_rollout.gateway.transport.stdio import StdioTransport
 
@@ -51,7 +51,10 @@ async def still_serves(session: Session) -> bool:
     return isinstance(outcome, ToolResult) and outcome.text == "hostile: still"
 
 
-@pytest.mark.parametrize("behaviour", ["hang in start", "hang in initialize", "hang in list"])
+PHASES = ["hang in start", "hang in initialize", "hang in list"]
+
+
+@pytest.mark.parametrize("behaviour", PHASES)
 async def test_a_server_that_hangs_before_it_is_ready_is_left_out_in_time(behaviour: str) -> None:
     async with gateway(hostile(behaviour, start_timeout_s=0.5)) as gate:
         assert type(gate.failures["bad"]) is ConnectTimeout
@@ -66,9 +69,10 @@ async def test_a_server_whose_list_has_no_end_is_cut_off() -> None:
         await beside(gate, lambda: anyio.lowlevel.checkpoint())
 
 
-async def test_leases_that_wait_for_a_hung_start_keep_nobody_elses_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behaviour", PHASES)
+async def test_leases_that_wait_for_a_hung_start_keep_nobody_elses_waiting(behaviour: str, tmp_path: Path) -> None:
     # The first process is fine, so that the server is in the catalogue; all others hang.
-    entry = hostile("hang in initialize", str(tmp_path / "seen"), scope="process", start_timeout_s=2)
+    entry = hostile(behaviour, str(tmp_path / "seen"), scope="process", start_timeout_s=2)
     played_before_the_first_failure: list[int] = []
     failures: list[GatewayError] = []
     neighbour = Neighbour()
@@ -163,6 +167,11 @@ async def test_half_a_line_is_no_answer() -> None:
         assert type(outcome) is CallTimeout and rounds > 0
 
 
+async def test_half_a_line_before_death_is_no_answer() -> None:
+    async with harmed("half a line and death") as (outcome, _, _):
+        assert type(outcome) is DeliveryUnknown and "exited with status 0" in str(outcome)
+
+
 @pytest.mark.parametrize("behaviour", ["wrong structured content", "wrong shape"])
 async def test_an_answer_off_the_protocol_or_the_tools_own_schema_fails_its_call(behaviour: str) -> None:
     async with harmed(behaviour) as (outcome, _, session):
@@ -176,6 +185,48 @@ async def test_a_shadowed_tool_is_prefixed_and_calls_go_where_their_name_says() 
         theirs, _ = await beside(gate, lambda: attempt(session, "bad__say", {"text": "x"}), say="good__say")
         assert isinstance(theirs, ToolResult) and theirs.text == "hostile: x"
         assert (await session.call("good__say", {"text": "x"})).text == "x"
+
+
+async def test_a_tool_named_like_anothers_prefix_gets_one_itself() -> None:
+    async with gateway(hostile("false prefix")) as gate, lease(gate) as session:
+        (ours,) = (name for name, tool in session.tools.items() if tool.server == "good")
+        theirs = [name for name, tool in session.tools.items() if tool.server == "bad" and "say" in name]
+        await beside(gate, lambda: attempt(session, theirs[0], {"text": "x"}), say=ours)
+        assert len(theirs) == 2
+        for name in theirs:
+            assert (await session.call(name, {"text": "x"})).text == "hostile: x"
+
+
+async def test_a_server_that_comes_back_with_other_tools_fails_its_leases(tmp_path: Path) -> None:
+    entry = hostile("changed tools", str(tmp_path / "seen"), scope="process")
+    async with gateway(entry) as gate:
+        async with lease(gate, "echo") as session:
+            assert await still_serves(session)
+
+        async def incident() -> None:
+            with pytest.raises(ToolsChanged, match="send your keys along"):
+                async with lease(gate, "echo"):
+                    pass
+
+        await beside(gate, incident)
+
+
+async def test_a_server_that_announces_other_tools_fails_those_who_lease_it() -> None:
+    async with gateway(hostile("announced change")) as gate, lease(gate) as session:
+
+        async def incident() -> GatewayError:
+            assert isinstance(await attempt(session, "harm"), ToolResult)
+            while True:  # what was announced is looked into beside the calls
+                outcome = await attempt(session, "echo", {"text": "still"})
+                if isinstance(outcome, GatewayError):
+                    return outcome
+
+        with anyio.fail_after(10):
+            outcome, _ = await beside(gate, incident)
+        assert type(outcome) is ToolsChanged and "send your keys along" in str(outcome)
+        with pytest.raises(ToolsChanged):
+            async with lease(gate, "echo"):
+                pass
 
 
 async def test_odd_names_hide_no_tool_and_reach_no_other_server() -> None:
@@ -192,6 +243,15 @@ async def test_a_claimed_role_hides_the_tool_and_answers_for_nobody_else() -> No
         outcome, _ = await beside(gate, lambda: attempt(session, "judge"))
         assert isinstance(outcome, ToolResult) and outcome.is_error and "Unknown tool" in outcome.text
         assert set(session.tools) == {"echo", "harm", "say"}
+
+
+async def test_commands_in_a_description_change_nothing_but_that_description() -> None:
+    async with gateway(hostile("commands")) as gate, lease(gate) as session:
+        assert "IMPORTANT" in session.tools["echo"].description
+        assert {0x200B, 0x202E} <= {point for found in gate.hidden_text["bad"] for point in found.code_points}
+        assert session.tools["say"].description == "Say."
+        outcome, _ = await beside(gate, lambda: attempt(session, "echo", {"text": "x"}))
+        assert isinstance(outcome, ToolResult) and outcome.text == "hostile: x"
 
 
 SLOW_NAME = "a" * 80 + "!"

@@ -68,6 +68,13 @@ async def test_a_query_of_the_address_reaches_the_api_and_no_log(caplog: pytest.
     assert "HTTP Request" in caplog.text and "s3cret" not in caplog.text
 
 
+async def test_a_key_that_no_header_can_hold_is_not_quoted() -> None:
+    async with asked(lambda _: JSONResponse(SAID), api_key="s3cret\n") as client:
+        with pytest.raises(ApiError) as refused:
+            await complete(client, {})
+    assert "s3cret" not in f"{refused.value} {refused.value.said} {refused.value.__cause__}"
+
+
 async def test_the_bound_on_an_answer_counts_what_it_is_decompressed_to() -> None:
     body = gzip.compress(b" " * 100_000)
     async with asked(lambda _: Response(body, headers={"content-encoding": "gzip"})) as client:

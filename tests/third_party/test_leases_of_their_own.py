@@ -98,6 +98,17 @@ async def test_trajectories_with_a_process_each_see_their_own_files_alone(world:
     assert mark.format(n=2) in second and mark.format(n=1) not in second
 
 
+async def test_trajectories_that_share_the_process_see_each_others_memory(tmp_path: Path) -> None:
+    # The reason for scopes: nothing in this server keeps trajectories apart.
+    entry = npm("server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}, scope="shared")
+    config = GatewayConfig.model_validate({"servers": {"world": entry}})
+    async with Gateway(config) as gateway:
+        for number in (1, 2):
+            async with gateway.lease(trajectory=f"t{number}", task=None, seed=number) as session:
+                seen = await remember(session, number)
+    assert "Ada 1" in seen and "Ada 2" in seen
+
+
 async def test_a_lease_of_several_servers_is_one_world(tmp_path: Path) -> None:
     servers = {
         "memory": apart(npm("server-memory"), tmp_path, before='export MEMORY_FILE_PATH="$PWD/graph.jsonl"'),

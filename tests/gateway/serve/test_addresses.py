@@ -24,6 +24,7 @@ from serving import serving
 from mcp_rollout import Gateway, GatewayConfig
 
 Entries = Callable[..., dict[str, Any]]
+Config = Callable[..., GatewayConfig]
 pytestmark = pytest.mark.anyio
 MODERN = "2026-07-28"
 ERAS = ["legacy", MODERN]
@@ -216,6 +217,17 @@ async def test_sessions_that_begin_at_once_or_in_vain_take_no_place_of_anothers(
                 tasks.start_soon(begin)
         assert sorted(statuses) == [200] * 2 + [429] * 4 and running.leases == begun
         assert (await called(running.url, "legacy", "pid", OTHER_TOKEN)).isdigit()
+
+
+async def test_a_session_that_began_in_vain_has_no_world(mini: Entries) -> None:
+    async with cells(mini) as running:
+        own = RawClient(running.url + "/~over")
+        session = (await own.post(INITIALIZE, **STREAMS)).headers["mcp-session-id"]
+        for method in ("tools/call", "tools/list", "prompts/list"):
+            message = {"jsonrpc": "2.0", "id": 2, "method": method, "params": {"name": "get", "arguments": {}}}
+            answer = await own.post(message, **STREAMS, **{"mcp-session-id": session})
+            assert "initialize" in answer.text and "TaskGroup" not in answer.text
+        assert running.leases == 0
 
 
 async def test_a_world_whose_clients_left_while_it_waited_for_its_place_takes_none(mini: Entries) -> None:

@@ -267,6 +267,25 @@ async def test_a_call_at_the_limit_gets_its_answers_and_can_be_cancelled_and_ano
     assert ran == ["order", "wait"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"{}", b'{"jsonrpc":"2.0","id":1}', b'{"id":1,"method":"tools/call","params":[]}', b"[" * 5000],
+)
+async def test_what_is_no_request_is_answered_with_an_error(mini: Entries, config: Config, body: bytes) -> None:
+    async with served(config(store=mini("get"))) as running:
+        answer = await RawClient(running.url).post(body)
+        assert answer.status_code == 400 and "error" in answer.json()
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"key": "k"}, {"key": 1}, {"key": "k", "trajectory": "t", "seed": "1"}, {"key": "k" * 300}]
+)
+async def test_missing_parameters_are_named(mini: Entries, config: Config, params: dict[str, Any]) -> None:
+    async with served(config(store=mini("get"))) as running:
+        answer = await RawClient(running.url).ask("mcp-rollout/leases/open", params)
+        assert answer["error"]["code"] == -32602 and running.leases == 0
+
+
 async def test_health_and_metrics(mini: Entries, config: Config) -> None:
     async with remote(config(store=mini("get", "refuse")), tokens=TOKENS) as (gateway, running):
         async with gateway.lease(trajectory="a", task=None, seed=1) as session:

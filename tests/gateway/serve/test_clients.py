@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client, MCPError
 from served import OTHER_TOKEN, TOKEN, RawClient, served, until_free
 
-from mcp_rollout import GatewayConfig
+from mcp_rollout import Gateway, GatewayConfig, GatewayError
+from mcp_rollout.gateway.serve.client_gateways import ClientGateways, Era
 
 Entries = Callable[..., dict[str, Any]]
 Config = Callable[..., GatewayConfig]
@@ -77,6 +80,26 @@ async def test_a_clients_session_opens_no_lease_and_reaches_no_other_world(mini:
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_arguments_that_do_not_fit_are_answered_in_the_servers_place(
+    mini: Entries, config: Config, mode: str
+) -> None:
+    tools = {"change": {"put": {"fixed": {"text": "fixed"}}}}
+    async with (
+        served(config(store=mini("echo", "put", tools=tools))) as running,
+        Client(running.url, mode=mode) as user,
+    ):
+        for tool, arguments, fault in (
+            ("echo", {}, "missing required 'text'"),
+            ("echo", {"text": [1]}, "text"),
+            ("put", {"text": "mine"}, "unknown 'text'"),
+        ):
+            refused = await user.call_tool(tool, arguments)
+            assert refused.is_error and text(refused).startswith(f"Invalid arguments for {tool}: ")
+            assert fault in text(refused)
+        assert text(await user.call_tool("echo", {"text": "plum"})) == "plum"
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_arguments_that_are_left_to_the_server_reach_it(mini: Entries, mode: str) -> None:
     checking = {"command": sys.executable, "args": ["-c", CHECKING], "required": True}
     entries = {"store": mini("echo", call_timeout_s=1), "checking": checking}
@@ -99,3 +122,40 @@ async def test_answers_of_the_server_pass_as_they_are(mini: Entries, config: Con
             with pytest.raises(MCPError) as caught:
                 await client.call_tool("die", {})
             assert caught.value.error.data["mcp-rollout/failure"]["code"] == "delivery_unknown"
+
+
+async def test_clients_share_a_start_that_fails_and_a_later_one_tries_again(
+    tmp_path: Path, mini: Entries, config: Config
+) -> None:
+    entry = mini("echo", scope="process")
+    starts, gone = tmp_path / "starts", tmp_path / "gone"
+    counted = (
+        f"import os, sys; open({str(starts)!r}, 'a').write('.'); os.path.exists({str(gone)!r}) and sys.exit(1); "
+        f"os.execv({sys.executable!r}, sys.argv[1:])"
+    )
+    entry["args"] = ["-I", "-S", "-c", counted, sys.executable, *entry["args"]]
+    failed: list[GatewayError] = []
+    async with Gateway(config(store=entry)) as gateway, anyio.create_task_group() as serving:
+        clients = ClientGateways(gateway, serving)
+
+        async def come() -> None:
+            try:
+                await clients.open(Era.HANDSHAKE)
+            except GatewayError as error:
+                failed.append(error)
+
+        async def starts_for(number: int) -> int:
+            before = len(starts.read_text())
+            async with anyio.create_task_group() as coming:
+                for _ in range(number):
+                    coming.start_soon(come)
+            return len(starts.read_text()) - before
+
+        gone.touch()
+        alone = await starts_for(1)
+        assert alone > 0 and len(failed) == 1
+        assert await starts_for(5) == alone and len(failed) == 6
+        gone.unlink()
+        await starts_for(5)
+        assert len(failed) == 6
+        serving.cancel_scope.cancel()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import socket
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from odd_requests import answer_or_end, odd_request
 from served import TOKEN, RawClient, served
 
 from mcp_rollout import GatewayConfig
@@ -84,8 +88,6 @@ async def test_requests_in_any_pieces_and_framing_are_answered(
         (request(line="PUT /mcp HTTP/1.1", body=b""), 405),
         (request(line="GET /elsewhere HTTP/1.1", body=b""), 404),
         (PLAIN.replace(b"Host: 127.0.0.1", b"Host: evil.example"), 403),
-        (PLAIN.replace(b"\r\n", b"\n"), 400),
-        (PLAIN.replace(b"\r\n\r\n", b"\n\r\n"), 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 not HTTP\r\n\r\n", 400),
     ],
 )
@@ -220,3 +222,41 @@ async def test_connections_without_a_token_are_bounded_and_those_with_one_go_on(
                 for stream in (admitted, *silent[6:]):
                     await stream.send(post(token=TOKEN))
                     assert (await stream.receive()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("ends", [(b"\r\n", b"\n", b"\n\n"), (b"\r\n", b"\n", b"\n\r\n"), (b"\n", b"\n", b"\n\n")])
+async def test_a_head_with_bare_line_feeds_is_refused(
+    mini: Entries, config: Config, ends: tuple[bytes, bytes, bytes]
+) -> None:
+    first, other, last = ends
+    lines = [b"Host: 127.0.0.1", b"Content-Length: %d" % len(BODY)]
+    async with served(config(store=mini("get"))) as running:
+        sent = b"POST /mcp HTTP/1.1" + first + other.join(lines) + last + BODY
+        assert [status for status, _ in await answers(running.url, [sent], 1)] == [400]
+
+
+async def test_any_head_is_answered_or_closed_in_time(mini: Entries, config: Config) -> None:
+    rng = random.Random(7)
+    async with served(config(store=mini("get")), receive_s=0.5) as running, anyio.create_task_group() as tasks:
+        for number in range(300):
+            tasks.start_soon(answer_or_end, urlsplit(running.url).port or 0, odd_request(rng, number, BODY))
+
+
+def accepted_by(port: int) -> Iterator[int]:
+    """Whether small packets wait for no others, for each server's side in this process of a connection to the port."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(name))) as found:
+                    if found.family == socket.AF_INET and found.getsockname()[1] == port and found.getpeername():
+                        yield found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_no_part_of_an_answer_waits_for_the_client_to_acknowledge_another(mini: Entries, config: Config) -> None:
+    async with served(config(store=mini("get"))) as running:
+        address = urlsplit(running.url)
+        async with await anyio.connect_tcp(address.hostname or "", address.port or 0):
+            with anyio.fail_after(60):
+                while not (accepted := list(accepted_by(address.port or 0))):
+                    await anyio.lowlevel.checkpoint()
+            assert accepted == [1]

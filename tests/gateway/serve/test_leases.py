@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,14 +19,21 @@ from served import OTHER_TOKEN, TOKEN, RawClient, at, remote, served, until_free
 from structlog.testing import capture_logs
 
 from mcp_rollout import Gateway, GatewayConfig, GatewayError
+from mcp_rollout.gateway.cassette.reading import SUFFIX, Cassette
+from mcp_rollout.gateway.cassette.recording import Recorder
+from mcp_rollout.gateway.cassette.replaying import Replay
 from mcp_rollout.gateway.errors import (
     CallTimeout,
     ConfigError,
     HostRefused,
     LeaseTimeout,
+    ServerUnavailable,
+    ToolsChanged,
     WorldLost,
 )
 from mcp_rollout.gateway.remote.hosts import HostConfig, HostList
+from mcp_rollout.gateway.serve.app import serving
+from mcp_rollout.gateway.serve.config import ServeConfig
 from mcp_rollout.gateway.types import CallFault, ToolResult
 
 Entries = Callable[..., dict[str, Any]]
@@ -46,6 +55,22 @@ async def test_each_lease_has_a_world_of_its_own_under_each_scope(mini: Entries,
             await until_free(running)
 
 
+async def test_a_replay_is_leased_like_its_servers(mini: Entries, config: Config, tmp_path: Path) -> None:
+    made, path = config(store=mini("put", "get")), tmp_path / f"a{SUFFIX}"
+
+    async def conversation(gateway: Gateway, trajectory: str) -> list[str]:
+        async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
+            return [(await session.call(*call)).text for call in (("put", {"text": "plum"}), ("get", {}))]
+
+    recorder = Recorder(path)
+    async with Gateway(made, name="shop", record=recorder) as gateway:
+        recorded = await conversation(gateway, "one")
+    recorder.close()
+    replay = Gateway(made, name="shop", replay=Replay(Cassette.read(path)))
+    async with replay, serving(replay, ServeConfig()) as running, Gateway(made, hosts=at(running.url)) as gateway:
+        assert await conversation(gateway, "one") == recorded == ["stored", "plum"]
+
+
 async def test_catalogue_faults_and_coercions_are_those_of_a_local_gateway(mini: Entries, config: Config) -> None:
     made = config(store=mini("echo", "refuse", "reward", trusted=True))
     async with Gateway(made) as local, remote(made) as (gateway, _):
@@ -62,6 +87,13 @@ async def test_catalogue_faults_and_coercions_are_those_of_a_local_gateway(mini:
             )  # fmt: skip
         assert outcomes[1][1].fault is CallFault.INVALID_ARGUMENTS
         assert outcomes[1][4].reward is not None
+
+
+async def test_requests_carry_the_trajectory_and_the_seed(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("meta"))) as (gateway, _):
+        async with gateway.lease(trajectory="the one", task=None, seed=41) as session:
+            said = (await session.call("meta", {})).text
+    assert "the one" in said and "41" in said
 
 
 async def test_bearers_that_choose_the_same_trajectory_share_no_state(mini: Entries, config: Config) -> None:
@@ -130,6 +162,41 @@ async def test_hosts_hold_as_many_sessions_together_as_each_may_have(mini: Entri
                     pass
 
 
+async def test_sessions_that_meet_at_a_host_that_is_gone_wait_for_one_connection_together(
+    mini: Entries, config: Config
+) -> None:
+    arrived, leased, over = 0, 0, anyio.Event()
+
+    async def serve_nothing(stream: anyio.abc.SocketStream) -> None:
+        nonlocal arrived
+        arrived += 1
+        await over.wait()
+        await stream.aclose()
+
+    async def lease(gateway: Gateway, number: int) -> None:
+        nonlocal leased
+        async with gateway.lease(trajectory=str(number), task=None, seed=1):
+            leased += 1
+            if leased == 4:  # of eight, those that met at the other host
+                over.set()
+            with anyio.fail_after(60):
+                await over.wait()
+
+    made = config(store=mini("pid"))
+    gone = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = gone.extra(anyio.abc.SocketAttribute.local_port)
+    async with gone, served(made) as running, anyio.create_task_group() as serving:
+        serving.start_soon(gone.serve, serve_nothing)
+        found = [{"url": running.url}, {"url": f"http://127.0.0.1:{port}/mcp", "lost_after_s": 0.01}]
+        async with Gateway(made, hosts=HostList([HostConfig.model_validate(each) for each in found])) as gateway:
+            async with anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(lease, gateway, number)
+        assert leased == 8
+        assert arrived == 1
+        serving.cancel_scope.cancel()
+
+
 async def test_a_vanished_clients_lease_is_freed(mini: Entries, config: Config) -> None:
     async with served(config(store=mini("pid", scope="process", max_processes=1)), idle_s=2) as running:
         client = RawClient(running.url)
@@ -178,6 +245,14 @@ async def test_a_host_that_ends_loses_its_worlds_and_says_so(mini: Entries, conf
                     await session.wait_for_tool_changes()
 
 
+async def test_changed_tools_are_reported_to_the_client(mini: Entries, config: Config) -> None:
+    async with remote(config(store=mini("echo", "turn_coat"))) as (gateway, _):
+        async with gateway.lease(trajectory="a", task=None, seed=1) as session:
+            await session.call("turn_coat", {"text": "change"})
+            with pytest.raises(ToolsChanged):
+                await session.wait_for_tool_changes()
+
+
 async def test_a_cancelled_call_is_cancelled_on_the_host(mini: Entries, config: Config) -> None:
     async with remote(config(store=mini("hang", scope="process", max_processes=1))) as (gateway, running):
         async with gateway.lease(trajectory="a", task=None, seed=1) as session:
@@ -187,6 +262,31 @@ async def test_a_cancelled_call_is_cancelled_on_the_host(mini: Entries, config: 
             async with gateway.lease(trajectory="b", task=None, seed=1):
                 pass
         await until_free(running)
+
+
+async def test_a_lease_that_outlives_its_gateway_is_refused_and_leaves_no_place_there(
+    mini: Entries, config: Config
+) -> None:
+    made = config(store=mini("get", scope="process", max_processes=1))
+
+    async def lease(gateway: Gateway) -> None:
+        with pytest.raises(ServerUnavailable, match="the gateway is closing"):
+            async with gateway.lease(trajectory="late", task=None, seed=1):
+                pass
+
+    with anyio.fail_after(60):
+        async with served(made) as running, anyio.create_task_group() as tasks:
+            other = RawClient(running.url)
+            handle = await other.open("first")
+            gateway = Gateway(made, hosts=at(running.url))
+            async with gateway:
+                tasks.start_soon(lease, gateway)
+                while running.leases < 2:  # it waits for the only process
+                    await anyio.lowlevel.checkpoint()
+            await other.ask("mcp-rollout/leases/close", {}, lease=handle)
+            await until_free(running)
+            await lease(gateway)
+            assert not running.leases
 
 
 async def test_a_lease_that_is_given_up_before_the_host_has_answered_leaves_no_place_there(
@@ -245,6 +345,38 @@ async def test_a_lease_that_waits_keeps_its_place_where_the_path_to_the_host_was
     assert said == ["x"]
 
 
+class Alternating:
+    """Two configurations of one address, as when a host comes back with another token."""
+
+    def __init__(self, url: str) -> None:
+        self._configs = cycle(HostConfig.model_validate({"url": url, "connect_timeout_s": each}) for each in (4, 5))
+
+    count = 1
+
+    async def take(self) -> HostConfig:
+        return next(self._configs)
+
+    def give_back(self, host: HostConfig, *, lost: bool) -> None:
+        assert not lost
+
+
+def renewing() -> int:
+    return sum("renew_leases" in task.get_name() for task in asyncio.all_tasks())
+
+
+async def test_a_host_whose_configuration_has_changed_is_renewed_no_longer_than_it_has_leases(
+    mini: Entries, config: Config
+) -> None:
+    made = config(store=mini("echo"))
+    async with served(made, idle_s=4) as running, Gateway(made, hosts=Alternating(running.url)) as gateway:
+        for trajectory in "abcd":
+            async with gateway.lease(trajectory=trajectory, task=None, seed=1) as session:
+                assert (await session.call("echo", {"text": "x"})).text == "x"
+        with anyio.fail_after(60):
+            while renewing() > 1:
+                await anyio.lowlevel.checkpoint()
+
+
 @pytest.mark.parametrize("is_missed", [True, False], ids=["while it was away", "after it"])
 async def test_what_is_started_at_a_hosts_address_after_it_has_to_offer_the_same(
     is_missed: bool, mini: Entries, config: Config
@@ -276,6 +408,17 @@ async def test_what_is_started_at_a_hosts_address_after_it_has_to_offer_the_same
                         tasks.start_soon(lease, gateway)
                     await over.wait()
     assert len(problems) == 1 and "serves other tools" in problems[0]
+
+
+async def test_a_lease_has_its_directory_on_the_host(mini: Entries, config: Config) -> None:
+    entry = mini("write_file", "list_files", scope="process", cwd="${lease.dir}")
+    async with remote(config(store=entry)) as (gateway, _):
+        async with (
+            gateway.lease(trajectory="a", task=None, seed=1) as one,
+            gateway.lease(trajectory="b", task=None, seed=1) as two,
+        ):
+            await one.call("write_file", {"text": "mine"})
+            assert (await one.call("list_files", {})).text != (await two.call("list_files", {})).text
 
 
 async def test_another_program_or_another_set_of_servers_is_one_clear_error(mini: Entries, config: Config) -> None:

@@ -210,6 +210,14 @@ async def test_a_failure_with_odd_fields_is_an_error_of_the_protocol(state: dict
                 await session.call("x", {})
 
 
+@pytest.mark.parametrize("fault", ["timed_out", "server_gone"])
+async def test_a_failure_without_the_fields_of_its_class_is_complete(fault: str) -> None:
+    failure = {"code": "call_timeout", "message": "the words of it", "state": {"fault": fault}}
+    async with leasing({"tools/call": {"error": {"code": 1, "message": "m", "data": {FAILURE: failure}}}}) as (own, _):
+        async with own.lease(trajectory="t", task=None, seed=0) as session:
+            assert "the words of it" in (await session.call("x", {})).text
+
+
 class OutOfStep(Host):
     """Answers every second request with the answer to the one before, as after a late duplicate on its connection."""
 

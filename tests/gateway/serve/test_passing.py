@@ -13,8 +13,10 @@ import mcp_types as mcp
 import pytest
 from mcp import Client, MCPError
 from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
 from raw_clients import raw_server
 from served import served
+from serving import serving as listening_server
 
 from mcp_rollout import Gateway, GatewayConfig
 from mcp_rollout.gateway.serve.app import Serving, serving
@@ -26,6 +28,10 @@ ERAS = ["legacy", MODERN]
 SERVER = str(Path(__file__).parents[2] / "support" / "asking_client_server.py")
 TELLING = str(Path(__file__).parents[2] / "support" / "one_era_server.py")
 KEY = "planted-key-0123456789"
+
+
+class Name(BaseModel):
+    name: str
 
 
 @asynccontextmanager
@@ -162,6 +168,27 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(mode: str) -> None:
             assert text(await user.call_tool("was_stopped", {})) == "true"
 
 
+async def test_what_a_server_asks_within_a_call_is_bounded_in_number() -> None:
+    server = MCPServer("nags", log_level="CRITICAL")
+
+    @server.tool()
+    async def nag(ctx: Context) -> str:
+        for number in range(5):
+            try:
+                await ctx.elicit("Who?", Name)
+            except MCPError as error:
+                return f"{number}: {error}"
+        return "never stopped"
+
+    del nag  # registered
+    async with listening_server(server, "http-handshake") as entry:
+        made = GatewayConfig.model_validate({"servers": {"nags": entry}, "max_requests_per_call": 3})
+        async with served(made) as running, client(running, "legacy") as user:
+            for _ in range(2):
+                said = text(await user.call_tool("nag", {}))
+                assert said == "3: a call may make 3 requests (max_requests_per_call)"
+
+
 async def test_a_client_that_never_answers_is_not_waited_for() -> None:
     async def silent(context: Any, params: Any) -> mcp.ElicitResult:
         await anyio.sleep_forever()
@@ -170,6 +197,15 @@ async def test_a_client_that_never_answers_is_not_waited_for() -> None:
     async with serving_asker(answer_s=0.05) as running, client(running, "legacy", elicitation_callback=silent) as user:
         with anyio.fail_after(30), pytest.raises(MCPError, match="timed out"):
             await user.call_tool("ask", {})
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_errors_pass_with_code_and_data(mode: str) -> None:
+    async with serving_asker() as running, client(running, mode) as user:
+        with pytest.raises(MCPError) as caught:
+            await user.call_tool("fail", {})
+        error = caught.value.error
+        assert (error.code, error.message, error.data) == (-32077, "of my own", {"why": [1, 2]})
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -66,6 +66,12 @@ async def test_a_stream_that_broke_resumes_where_it_was() -> None:
     assert got[-1]["id"] == 2 and got[-1]["result"]["content"][0]["text"] == "reported"
 
 
+async def test_a_resumed_stream_ends_with_its_session() -> None:
+    async with session() as (http, url), resumed(http, url, {"name": "wait", "arguments": {}}) as stream:
+        await http.delete(url)
+        assert not [line async for line in stream.aiter_lines() if line.startswith("data: {")]
+
+
 async def replayed(kept: RecentEvents, last: int, meanwhile: Sequence[JSONRPCMessage] = ()) -> list[int]:
     """The events of a resumed stream; these ones are stored while the first of them is sent."""
     found: list[int] = []
