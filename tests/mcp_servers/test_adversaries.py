@@ -19,7 +19,7 @@ import pytest
 from blind_formulas import BlindFormulas, Solved, numbers_in
 from blind_reading import GUESSES, Answered, BlindReader, Hits, guess_by_kinds
 
-from mcp_rollout.mcp_servers import filesystem_ops, gsm8k_tools, research, sandbox
+from mcp_rollout.mcp_servers import calculator, filesystem_ops, gsm8k_tools, research, sandbox
 from mcp_rollout.mcp_servers.calculator import server as calculations
 from mcp_rollout.mcp_servers.filesystem_ops.tasks import TASKS as FILES
 from mcp_rollout.mcp_servers.gsm8k_tools import server as word_problems
@@ -69,6 +69,27 @@ async def test_formulas_that_solve_training_problems_solve_no_test_problem(playe
                 return
 
     assert await earned(players_of(gsm8k_tools.create_server()), word_problems.TASKS, try_each) <= MOST
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+async def test_formulas_do_no_calculator_task(players_of: Seats, selector: str) -> None:
+    async def guess(one: Any, prompt: str) -> None:
+        await one.say(f"Answer: {next(iter(formulas('calculator').guesses(prompt, selector, 1)), 0)}")
+
+    assert await earned(players_of(calculator.create_server()), calculations.TASKS, guess) <= MOST
+
+
+async def test_calculating_with_every_pair_of_numbers_earns_little(players_of: Seats) -> None:
+    """The share of the intermediate results, had without reading."""
+
+    async def pairs(one: Any, prompt: str) -> None:
+        numbers = numbers_in(prompt)
+        for sign in "*-":
+            for place, number in enumerate(numbers):
+                for other in numbers[:place]:
+                    await one.call("calculate", expression=f"{max(number, other)} {sign} {min(number, other)}")
+
+    assert await earned(players_of(gsm8k_tools.create_server()), word_problems.TASKS, pairs) <= MOST / 4
 
 
 @pytest.mark.parametrize("tasks", [word_problems, calculations], ids=["gsm8k_tools", "calculator"])
@@ -171,6 +192,16 @@ async def test_moving_files_without_reading_them_earns_little(
             path.rename(place / path.name)
 
     assert await earned(players_of(filesystem_ops.create_server(tmp_path)), FILES, move) <= MOST
+
+
+async def test_writing_every_file_that_the_prompt_names_earns_little(players_of: Seats, tmp_path: Path) -> None:
+    async def write(_: Any, prompt: str) -> None:
+        for name in re.findall(r"[\w/-]+\.\w+", prompt):
+            place = tmp_path / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text("\n".join(re.findall(r"'(.+?)'", prompt)))
+
+    assert await earned(players_of(filesystem_ops.create_server(tmp_path)), FILES, write) <= MOST
 
 
 ONE_STEP = """

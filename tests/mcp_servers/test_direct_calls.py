@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from raw_clients import (
     ENVELOPE,
     LEGACY,
     MODERN,
+    Answer,
     RawHttp,
     RawStdio,
     call,
@@ -209,6 +211,35 @@ async def test_headers_are_checked_as_by_the_sdk() -> None:
         assert await direct_posts(ours) == before + 1
 
 
+@pytest.mark.parametrize("header", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
+async def test_what_the_sdk_refuses_of_pages_ends_at_the_door(header: dict[str, str | None]) -> None:
+    """Before a body is read, so that it ends the connection; with the SDK's status and text."""
+    message = call(1, "add", {"a": 1}, MODERN)
+    async with both_http() as (ours, theirs):
+        with anyio.fail_after(30):
+            own, other = await ours.ask(message, **header), await theirs.ask(message, **header)
+            assert own == replace(other, kind="text/plain")
+            with pytest.raises((anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError)):
+                await ours.ask(message)
+
+
+async def test_a_request_may_arrive_in_any_parts_and_ahead_of_its_turn() -> None:
+    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
+        with anyio.fail_after(60):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            listing = request("l", "tools/list", {"_meta": ENVELOPE})
+            posts = [client.post(call(number, "add", {"a": number}, MODERN)) for number in range(3)]
+            whole = b"".join([posts[0], client.post(listing), posts[1], posts[2]])
+            expected: list[Answer] = []
+            for size in (len(whole), 1, 7, 100):
+                for start in range(0, len(whole), size):
+                    await client.stream.send(whole[start : start + size])
+                answers = [await client.answer() for _ in range(4)]
+                assert [json.loads(answer.body)["id"] for answer in answers] == [0, "l", 1, 2]
+                assert answers == (expected or answers)
+                expected = answers
+
+
 async def test_what_is_not_plain_http_is_the_sdks() -> None:
     async with raw_server([SERVER, "kit"]) as port:
         body = json.dumps(call(1, "add", {"a": 1}, MODERN)).encode()
@@ -300,6 +331,32 @@ async def test_a_call_that_its_tool_cancels_is_answered_over_stdio(era: str, how
             assert len(await answered(client, call(3, "add", {"a": 1}, era))) == 1
 
 
+@pytest.mark.parametrize(("how", "message"), UNASKED)
+async def test_a_call_that_its_tool_cancels_is_answered_over_http(how: str, message: str) -> None:
+    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
+        with anyio.fail_after(30):
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+            answer = await client.ask(call("f", "fails", {"how": how}, MODERN))
+            assert json.loads(answer.body)["error"] == {"code": -32603, "message": message}
+            assert await direct_posts(client) == 2
+
+
+async def test_prints_do_not_reach_the_client() -> None:
+    async with raw_stdio([SERVER, "kit"], MODERN) as client:
+        with anyio.fail_after(30):
+            (answer,) = await answered(client, call(1, "prints", {"text": "{not json"}, MODERN))
+            assert json.loads(answer)["result"]["structuredContent"] == {"result": ""}
+
+
+async def test_long_lines_and_results_pass() -> None:
+    text = "é" * 300_000
+    async with raw_stdio([SERVER, "kit"], MODERN) as client:
+        with anyio.fail_after(60):
+            for number in range(3):
+                (answer,) = await answered(client, call(number, "unstructured", {"text": text}, MODERN))
+                assert json.loads(answer)["result"]["content"][0]["text"] == text
+
+
 async def test_calls_go_on_after_a_client_has_left_megabytes_of_answers_unread() -> None:
     """Input pauses while more than a megabyte waits to be read, and resumes however small the pieces are that leave."""
     async with raw_stdio([SERVER, "kit"], MODERN) as client:
@@ -357,3 +414,10 @@ async def test_a_tool_may_ask_the_client(mode: Any) -> None:
 
 
 EXPECTED = {"asks": "accept name='Ann'", "rounds": "s ['q']"}
+
+
+async def test_the_request_of_a_call_has_its_headers() -> None:
+    async with both_http() as (ours, theirs):
+        for name in ("x-note", "mcp-method", "none"):
+            message = call(1, "headers", {"name": name}, MODERN)
+            assert await ours.ask(message, x_note="é") == await theirs.ask(message, x_note="é")

@@ -133,3 +133,12 @@ async def test_what_is_being_made_for_a_world_that_is_replaced_is_given_up_and_i
                 answers.reopen()
         assert len(said) == 2 and len(answers) == 0
         assert await answers.answer(1, lambda: "another") == "another"
+
+
+async def test_nothing_follows_the_last_answer_and_nothing_is_skipped() -> None:
+    answers: Numbered[Any] = Numbered("reply", is_last=lambda answer: answer == "bye")
+    with pytest.raises(OutOfOrder, match="the next one is 1"):
+        await answers.answer(2, lambda: "hello")
+    assert await answers.answer(1, lambda: "bye") == await answers.answer(1, lambda: "other") == "bye"
+    with pytest.raises(OutOfOrder, match="was over after reply 1"):
+        await answers.answer(2, lambda: "hello")

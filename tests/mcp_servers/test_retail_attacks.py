@@ -71,6 +71,44 @@ async def test_the_right_answer_that_was_not_looked_up_is_a_guess(retail_players
                 assert (await one.score())["score"] == 0.0, case.task
 
 
+async def test_the_prices_of_all_variants_do_not_answer_a_question_about_one(retail_players: Seats):
+    cases = [case for case in CASES if re.search(r"How much is|What do you charge", case.opening)]
+    assert len(cases) >= 3
+    async with retail_players() as player:
+        for case in cases:
+            answer = case.expert().turns[-1].content or ""
+            price = re.findall(VALUE, answer)[0]
+            product = next(p for p in case.database.products.values() if price in {f"{v.price}" for v in p.variants})
+            others = [f"{variant.price}" for variant in product.variants if f"{variant.price}" != price]
+            for number, score in ((0, 1.0), (1, 1.0), (2, 0.0)):
+                one = player(f"{case.task} {number}")
+                await one.begin(case.task, case.seed)
+                await one.call("find_user_by_email", email=case.customer.email)
+                await one.call("search_products", query=product.name)
+                await one.call("record_outcome", outcome="resolved", summary="Answered.")
+                await one.say(" ".join([answer, *others[:number]]))
+                assert (await one.score())["score"] == score, case.task
+
+
+async def test_one_of_two_requests_served_earns_half(retail_players: Seats):
+    """The first one is refused as it must be, and the question after it is ignored."""
+    cases = [case for case in CASES if [request.kind for request in case.requests] == ["refusal", "question"]]
+    assert cases
+    async with retail_players() as player:
+        for case in cases:
+            one = player(case.task)
+            await one.begin(case.task, case.seed)
+            await one.call("find_user_by_email", email=case.customer.email)
+            for call in case.requests[0].turns[0].calls:  # type: ignore[union-attr]
+                await one.call(call.name, **call.arguments)
+            for turn in case.expert().turns:
+                if turn.content and "sorry" in turn.content:
+                    await one.say(turn.content)
+            await one.call("record_outcome", outcome="resolved", summary="Refused.")
+            told = len(case.statements)
+            assert (await one.score())["score"] == pytest.approx((told - 1) / told), case.task
+
+
 async def spray(one: Any, case: Case, *, looks: bool, values: int, outcome: str) -> float:
     """Signs the customer in, records the outcome, and says whatever could be wanted, `values` more values each time."""
     await one.begin(case.task, case.seed)

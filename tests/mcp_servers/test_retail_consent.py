@@ -12,7 +12,7 @@ import pytest
 from mcp_rollout.mcp_servers.kit import Message
 from mcp_rollout.mcp_servers.retail.case import Case
 from mcp_rollout.mcp_servers.retail.score import all_agreed, is_no, is_yes
-from mcp_rollout.mcp_servers.retail.script import CONFIRM, Request, Say
+from mcp_rollout.mcp_servers.retail.script import CONFIRM, Request, Say, Write
 from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
 from mcp_rollout.mcp_servers.retail.users import scenario
 from mcp_rollout.mcp_servers.user_simulator.scripted import ScriptedUser
@@ -46,6 +46,26 @@ CANCELLED_AFTER_ALL = [
 """The customer asks for a cancellation, and says no when asked to confirm it."""
 
 
+@pytest.mark.parametrize("split", CASES)
+def test_a_quarter_of_the_customers_refuse_or_change_their_minds(split: str):
+    cases = CASES[split]
+    withdrawn = [case for case in cases if any(request.kind == "withdrawn" for request in case.requests)]
+    changed = [case for case in cases if has_changed_mind(case)]
+    assert len(withdrawn) >= len(cases) / 10 and len(changed) >= len(cases) / 5
+    instead = {
+        write.call.name
+        for case in changed
+        for request in case.requests
+        if refused(request)
+        for write in writes(request)
+    }
+    assert instead >= {"modify_order_address", "modify_order_items", "return_items", "exchange_items"}
+
+
+def writes(request: Request) -> list[Write]:
+    return [turn for turn in request.turns if isinstance(turn, Write)]
+
+
 async def test_a_change_that_the_customer_refused_costs_what_the_database_earns(retail_players: Seats):
     assert any(is_withdrawn(case) for case in CANCELLED_AFTER_ALL) and any(map(has_changed_mind, CANCELLED_AFTER_ALL))
     async with retail_players() as player:
@@ -70,6 +90,40 @@ async def test_what_the_customer_wants_instead_needs_a_yes_of_its_own(retail_pla
             parts = (await one.score())["parts"]
             items = len(case.statements) + 2
             assert parts == {"database": 1.0, "communication": pytest.approx((items - 1) / items)}, case.task
+
+
+async def test_an_agent_that_takes_the_no_for_the_end_has_not_done_what_was_wanted_instead(retail_players: Seats):
+    cases = [case for case in CASES["test"] if has_changed_mind(case) and len(case.requests) == 1]
+    async with retail_players() as player:
+        for case in cases:
+            one = player(case.task)
+            await play(one, case, until=refused(case.requests[0])[0])
+            await one.call("record_outcome", outcome="resolved", summary="Nothing done.")
+            await one.say("Very well, I have changed nothing.")
+            assert (await one.score())["score"] == 0.0
+
+
+async def test_leaving_alone_what_the_customer_was_never_asked_about_earns_nothing(retail_players: Seats):
+    async with retail_players() as player:
+        for case in filter(is_withdrawn, CASES["test"]):
+            one = player(case.task)
+            left = says(case.requests[0])[-1]
+            await play(one, case, without=refused(case.requests[0])[0])
+            assert left.text in one.messages[-2]["content"]
+            assert (await one.score())["score"] == 0.0
+
+
+def test_a_proposal_that_is_right_at_once_is_agreed_to_at_once():
+    cases = [case for case in CASES["train"] if any(say.sooner for request in case.requests for say in says(request))]
+    assert cases
+    for case in cases:
+        lines = [turn for turn in case.turns() if isinstance(turn, Say)]
+        user = ScriptedUser(scenario(case.task, case.seed))
+        for before, say in zip([None, *lines], lines, strict=False):
+            if not say.sooner:
+                reply = user.reply(say.text)
+                assert is_yes(reply.message) or not (before and before.sooner)
+        assert reply.done
 
 
 def test_no_customer_agrees_to_something_else_than_they_asked_for():

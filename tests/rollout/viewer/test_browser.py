@@ -189,6 +189,7 @@ def test_figures_of_several_steps_weigh_trajectories_and_calls_and_not_steps(bro
     with viewing(tmp_path / "traces") as address:
         page.goto(f"{address}#/runs")
         row = page.get_by_label("runs", exact=True).locator("tbody tr")
+        row.first.wait_for()
         shown = [cell.strip() for cell in row.get_by_role("cell").all_inner_texts()]
     # Rewards 1 of one trajectory and 0 of one, an error in none of two calls and in one of two.
     assert (shown[0], shown[2], shown[4]) == ("4", "0.50", "25%")
