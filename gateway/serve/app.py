@@ -187,7 +187,7 @@ class ServeApp:
         return DirectAnswer(200, b'{"jsonrpc":"2.0","id":%s,%s}' % (to_json(number), answer))
 
     async def _dispatch(self, method: str, params: dict[str, Any], bearer: Bearer) -> bytes | None:
-        """the lease endpoint's answer to one request; None if it is the client endpoint's."""
+        """The lease endpoint's answer to one request; None if it is the client endpoint's."""
         given: Any = params.get("_meta") or {}
         if not isinstance(given, dict):
             raise InvalidParams("_meta must be an object")

@@ -27,7 +27,7 @@ from mcp_rollout.rollout.types import Message, Parsed, Shown
 
 MOST_WAITING = 16
 """Requests of one trajectory that wait for their turn; a further one is refused."""
-MOST_ASIDES = 64
+MOST_BESIDE = 64
 """Requests beside the conversation, each of which is sampled; a further one is refused."""
 _UNNAMED = "unreadable_call"
 """What a call is called of which not even the name could be read."""
@@ -139,17 +139,17 @@ class ProgramSession:
         place = self._history.place(fingerprint, asked.messages)
         names = TRAIN in asked.labels or any(map(self._ids.place, asked.labels.values()))
         is_toolless = place.kind is Kind.OPENING and self.tools and not asked.offered
-        is_aside = asked.model == SMALL or is_toolless or (place.kind is Kind.BESIDE and not names)
+        is_separate = asked.model == SMALL or is_toolless or (place.kind is Kind.BESIDE and not names)
         is_beside = place.is_beside or place.kind is Kind.BESIDE
-        if (is_aside or is_beside) and self._sampled_beside + len(self._history.beside) >= MOST_ASIDES:
-            return Refusal(f"{MOST_ASIDES} requests beside the conversation were answered already")
-        is_told = not is_aside and place.kind in (Kind.EXTENSION, Kind.BRANCH)
+        if (is_separate or is_beside) and self._sampled_beside + len(self._history.beside) >= MOST_BESIDE:
+            return Refusal(f"{MOST_BESIDE} requests beside the conversation were answered already")
+        continues = not is_separate and place.kind in (Kind.EXTENSION, Kind.BRANCH)
         new, known = asked.messages[place.known :], asked.messages[place.known - 1]
-        if is_told and not (known.get("tool_calls") or any(message["content"] for message in new)):
+        if continues and not (known.get("tool_calls") or any(message["content"] for message in new)):
             return Refusal("the new messages are empty: there is nothing to answer")
-        if not is_told and (problem := self._turns.unshowable(_rendered(asked.messages), asked.tools)):
+        if not continues and (problem := self._turns.unshowable(_rendered(asked.messages), asked.tools)):
             return Refusal(problem)
-        if is_aside:
+        if is_separate:
             return await self._beside(waiting)
         await self._take(place, asked)
         parsed = await self._turns.generate(max_tokens=asked.max_tokens)

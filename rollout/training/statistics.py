@@ -12,7 +12,7 @@ from mcp_rollout.gateway.errors import LockMismatch
 from mcp_rollout.rollout.environment.reward_config import RewardConfig
 from mcp_rollout.rollout.environment.sections import Strategy
 from mcp_rollout.rollout.errors import StopTraining
-from mcp_rollout.rollout.trace.drift import CallSeen, Drift, calls_seen, drifts, siblings
+from mcp_rollout.rollout.trace.drift import CallSeen, Drift, calls_seen, drifts
 from mcp_rollout.rollout.trace.events import MarkKind
 from mcp_rollout.rollout.trace.outcome import StrategyRecord
 from mcp_rollout.rollout.trace.record import Trace, worlds_lost
@@ -46,16 +46,12 @@ class TrajectoryStatistics:
     missing if the trajectory was withdrawn."""
     tool_calls: int
     tool_errors: int
-    failure: str | None
-    """`kind: message` if the trajectory was withdrawn."""
     tools_changed: str | None
     """How a server's tools differ from the lock, if the trajectory was withdrawn for that."""
     sampled_tokens: int
     """Without those that a branch took over."""
     is_in_loss: bool
     """Whether at least one of its tokens is in the loss; filters may have masked all."""
-    group: Hashable
-    """Identical for the siblings of a row."""
     calls: tuple[CallSeen, ...]
     strategy: StrategyRecord
     has_branched: bool
@@ -66,6 +62,16 @@ class TrajectoryStatistics:
     """Seconds from when the trajectory could begin to its end, with its waiting for a branching point and a lease."""
     evidence: Evidence
 
+    @property
+    def group(self) -> Hashable:
+        """Identical for the siblings of a row."""
+        return self.evidence.group
+
+    @property
+    def failure(self) -> str:
+        """`kind: message` if the trajectory was withdrawn, else empty."""
+        return self.evidence.failure
+
     @classmethod
     def of(cls, trace: Trace, config: RewardConfig = _UNKNOWN) -> TrajectoryStatistics:
         """The statistics of a finished trajectory.
@@ -73,8 +79,6 @@ class TrajectoryStatistics:
         Args:
             config: its environment's reward, where that is known.
         """
-        ended = f"{trace.stop_reason} before the first token" if not trace.segments else str(trace.stop_reason)
-        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
         reward = None if trace.is_withdrawn else trace.reward
         marks = Counter(f"mcp/marks/{kind}" for turn in trace.turns for kind in {mark.kind for mark in turn.marks})
         values = {
@@ -96,11 +100,9 @@ class TrajectoryStatistics:
             values=values,
             tool_calls=trace.tool_calls,
             tool_errors=trace.tool_errors,
-            failure=reason if trace.is_withdrawn else None,
             tools_changed=trace.failure.message if trace.failure and trace.failure.kind == LockMismatch.code else None,
             sampled_tokens=trace.sampled_anew,
             is_in_loss=not trace.is_withdrawn and any(segment.is_in_loss for segment in trace.segments),
-            group=siblings(trace),
             calls=calls_seen(trace),
             strategy=trace.strategy,
             has_branched=trace.origin.parent is not None,
@@ -127,7 +129,7 @@ class BatchStatistics:
     @property
     def failures(self) -> Counter[str]:
         """Number of withdrawn trajectories by reason."""
-        return Counter(one.failure for one in self.trajectories if one.failure is not None)
+        return Counter(one.failure for one in self.trajectories if one.failure)
 
     @property
     def tools_changed(self) -> list[str]:

@@ -63,7 +63,7 @@ class Evidence:
     """Identical for siblings."""
     ended: StopReason | None
     failure: str
-    """Why it was withdrawn; empty if it was not."""
+    """`kind: message` of what withdrew it; empty if it was not."""
     score: float
     """0 if it was withdrawn."""
     best: float
@@ -99,7 +99,8 @@ class Evidence:
         judged = reward.rubric.criteria if reward.rubric is not None else ()
         score = found.score if found is not None else 0.0
         most = [*weights.values(), reward.weight(Component.SCORE) if reward.server is not None else 0.0]
-        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else str(trace.stop_reason)
+        ended = f"{trace.stop_reason} before the first token" if not trace.segments else str(trace.stop_reason)
+        reason = f"{trace.failure.kind}: {trace.failure.message}" if trace.failure else ended
         return cls(
             group=siblings(trace),
             ended=trace.stop_reason,
