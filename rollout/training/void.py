@@ -114,7 +114,7 @@ class Evidence:
             errors=len(failed),
             mistakes=sum(each.fault is not None and each.fault.is_mistake for each in failed),
             sampled=trace.sampled_anew,
-            unread=next((mark.detail for mark in marks if mark.detail), written)[:_QUOTED],
+            unread=": ".join(filter(None, (next((mark.detail for mark in marks), ""), written)))[:_QUOTED],
             error=failed[0].text[:_QUOTED] if failed else "",
         )
 
@@ -274,12 +274,13 @@ class VoidWatch:
         found = {(each.defect, each.about): each for each in findings(batch, tool_format=self._tool_format)}
         self._lasted = Counter({key: self._lasted[key] + 1 for key in found})
         self._batches += 1
-        for key, finding in found.items():
-            if not finding.defect.heals and 0 < self._void_batches <= self._lasted[key]:
-                raise VoidRun(
-                    f"training stops after {self._lasted[key]} batches that taught nothing ({finding.defect}): "
-                    f"{finding.problem}\nRemedy: {finding.remedy}. `void_batches` is how many such batches are allowed."
-                )
+        if stuck := [
+            f"({each.defect}): {each.problem}\n  Remedy: {each.remedy}"
+            for key, each in found.items()
+            if not each.defect.heals and 0 < self._void_batches <= self._lasted[key]
+        ]:
+            began = f"training stops after {self._void_batches} batches that taught nothing "
+            raise VoidRun("\n".join([began + stuck[0], *stuck[1:], "`void_batches` is the number of such batches."]))
         new = [key for key in found if key not in self._reported and self._is_certain(key)]
         self._reported.update(new)
         return [found[key] for key in new]
