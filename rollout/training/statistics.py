@@ -68,9 +68,9 @@ class TrajectoryStatistics:
         return self.evidence.group
 
     @property
-    def failure(self) -> str:
-        """`kind: message` if the trajectory was withdrawn, else empty."""
-        return self.evidence.failure
+    def failure(self) -> str | None:
+        """`kind: message` if the trajectory was withdrawn."""
+        return self.evidence.failure or None
 
     @classmethod
     def of(cls, trace: Trace, config: RewardConfig = _UNKNOWN) -> TrajectoryStatistics:

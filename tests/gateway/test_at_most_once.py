@@ -122,7 +122,6 @@ async def storm_over_stdio(breaks: int, directory: Path, *, seed: str, scope: st
 async def test_over_http_and_sse_no_call_runs_twice_that_may_do_harm(kind: type[Breaking], scope: str) -> None:
     found = await storm_over_http(kind, 300, seed=scope, scope=scope)
     assert found["result"] and found["delivery_unknown"] and found["twice, then a result"], found
-    assert kind is BreakingSse or (found["server_unavailable"] and found["error result"]), found
 
 
 @asynccontextmanager
@@ -196,7 +195,7 @@ async def test_every_way_to_break_over_stdio_runs_no_call_twice_that_may_do_harm
             async with gateway.lease(trajectory=f"{broke}/{tool}", task=None, seed=1) as session:
                 await storm.call(session, tool, f"{broke}/{tool}".replace(" ", "-"), [broke])
     found = storm.check(recorded(records))
-    assert found["result"] and found["delivery_unknown"], found
+    assert found["result"] and found["delivery_unknown"] and found["error result"], found
 
 
 async def test_over_a_transport_that_reports_no_deliveries_every_call_counts_as_sent() -> None:
@@ -212,7 +211,7 @@ async def test_over_stdio_no_call_runs_twice_that_may_do_harm(
         "mcp_rollout.gateway.sdk.is_known", known
     )  # of a release of mcp that is not, the public calls are used
     found = await storm_over_stdio(150, tmp_path, seed=scope, scope=scope)
-    assert found["result"] and found["delivery_unknown"] and found["error result"], found
+    assert found["result"] and found["delivery_unknown"], found
     # A process of a trajectory's own takes its state along, and no call is sent to another one.
     assert scope == "process" or found["twice, then a result"], found
 
