@@ -55,6 +55,10 @@ def judge(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"score": share, "parts": {"letters": share}}
 
 
+def create() -> MCPServer:
+    return server
+
+
 if __name__ == "__main__":
     if Path(os.environ.get("ECHO_TURNED") or "/nowhere").exists():
         turn()

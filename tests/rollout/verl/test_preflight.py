@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
+from verl_config import composed
 
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.cli.app import app
@@ -23,11 +24,9 @@ from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 pytestmark = [pytest.mark.verl, pytest.mark.usefixtures("imported_verl")]
 
 ROOT = Path(__file__).parents[3]
-SERVER = {
-    "command": "${python}",
-    "args": [str(ROOT / "tests" / "support" / "echo_server.py")],
-    "roles": {"score": "judge"},
-}
+PROCESS = {"command": "${python}", "args": [str(ROOT / "tests" / "support" / "echo_server.py")]}
+SERVER = {"factory": "echo_server:create", "roles": {"score": "judge"}}
+"""In this process: a start of another one costs more than all that is examined."""
 ENVIRONMENT: dict[str, Any] = {"servers": {"echo": SERVER}, "reward": {"server": "echo", "parts": ["letters"]}}
 MCP: dict[str, Any] = {"environment": "echo", "task": "t", "seed": 1, "tools": ["shout"]}
 Preflight = Callable[..., str]
@@ -59,20 +58,14 @@ def preflight(
         row = {"agent_name": "mcp_agent", "prompt": list(prompt), "extra_info": {"index": index, "mcp": mcp}}
         other = {"agent_name": agent, "prompt": [{"role": "user", "content": "x"}], "extra_info": None}
         pq.write_table(pa.Table.from_pylist([*[other] * copies, row, row]), tmp_path / "rows.parquet")
-        with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-            config = compose(
-                "mcp_grpo",
-                overrides=[
-                    "hydra.searchpath=[pkg://verl.trainer.config]",
-                    "engine=cpu",
-                    f"data.train_files={tmp_path / 'rows.parquet'}",
-                    "data.train_batch_size=3",
-                    f"actor_rollout_ref.model.path={model}",
-                    f"trainer.default_local_dir={tmp_path / 'out'}",
-                    f"actor_rollout_ref.rollout.custom.mcp.environments_dir={tmp_path / 'environments'}",
-                    *overrides,
-                ],
-            )
+        config = composed(
+            model,
+            f"data.train_files={tmp_path / 'rows.parquet'}",
+            "data.train_batch_size=3",
+            f"trainer.default_local_dir={tmp_path / 'out'}",
+            f"actor_rollout_ref.rollout.custom.mcp.environments_dir={tmp_path / 'environments'}",
+            *overrides,
+        )
         try:
             PreflightCallback().on_run_start(config)
             PreflightCallback().on_job_start(OmegaConf.create(OmegaConf.to_container(config)))
@@ -375,10 +368,7 @@ def test_copied_configurations_name_each_other_wherever_they_are(
 def test_verl_itself_is_handed_the_text_of_the_file() -> None:
     from mcp_rollout.rollout.verl.settings import TEMPLATE_KEY, Settings, read_template
 
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        config = compose(
-            "mcp_grpo", overrides=["hydra.searchpath=[pkg://verl.trainer.config]", f"{TEMPLATE}={SMOLLM2}"]
-        )
+    config = composed(Path("model"), f"{TEMPLATE}={SMOLLM2}")
     with pytest.raises(ConfigError, match="chat_template: has not been read"):
         Settings.of(config)
     read_template(config)
@@ -470,7 +460,7 @@ def test_the_lock_is_compared_for_verls_own_tool_agent_too(preflight: Preflight,
     ("environment", "overrides", "said"),
     [
         (
-            ENVIRONMENT | {"servers": {"echo": SERVER | {"scope": "process", "max_processes": 3}}},
+            ENVIRONMENT | {"servers": {"echo": PROCESS | {"scope": "process", "max_processes": 3}}},
             [],
             ["servers.echo.max_processes", "is 3 per node", "4 workers", "at least 4", "num_workers"],
         ),

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_dir
+import verl_config
 from omegaconf import DictConfig, OmegaConf
 
 from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
@@ -44,25 +44,15 @@ def composed(tmp_path: Path, model: Path) -> Compose:
 
     def config(mode: str, *overrides: str) -> DictConfig:
         given = {
-            "engine": "cpu",
             "data.train_files": tmp_path / "rows.parquet",
             "data.train_batch_size": BATCH,
             "data.seed": 7,
-            "actor_rollout_ref.model.path": model,
             "actor_rollout_ref.rollout.n": 3,
             "actor_rollout_ref.rollout.custom.mcp.environments_dir": ROOT / "configs" / "environments",
             "trainer.default_local_dir": tmp_path / mode,
             "trainer.v1.trainer_mode": mode,
         }
-        with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-            found = compose(
-                "mcp_grpo",
-                overrides=[
-                    "hydra.searchpath=[pkg://verl.trainer.config]",
-                    *(f"{key}={value}" for key, value in given.items()),
-                    *overrides,
-                ],
-            )
+        found = verl_config.composed(model, *(f"{key}={value}" for key, value in given.items()), *overrides)
         OmegaConf.resolve(found)
         return OmegaConf.create(OmegaConf.to_container(found))
 
@@ -228,11 +218,7 @@ def trainer_of(estimator: str) -> Any:
     from mcp_rollout.rollout.verl.trainer import MCPTrainer
 
     made = object.__new__(MCPTrainer)
-    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-        made.config = compose(
-            "mcp_grpo",
-            overrides=["hydra.searchpath=[pkg://verl.trainer.config]", f"algorithm.adv_estimator={estimator}"],
-        )
+    made.config = verl_config.composed(Path("model"), f"algorithm.adv_estimator={estimator}")
     made._advantages = AdvantagesConfig()
     return made
 

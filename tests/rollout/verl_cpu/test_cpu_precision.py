@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from transformers import AutoModelForCausalLM
+from verl_config import composed
 
 from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("imported_verl")]
-
-CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -21,14 +19,7 @@ async def test_the_engine_computes_in_the_type_that_is_set(dtype: str, tmp_path:
     from mcp_rollout.rollout.verl_cpu.server import TransformersServer
 
     path = make_tiny_model(tmp_path, hidden=64, layers=2)
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        overrides = [
-            "hydra.searchpath=[pkg://verl.trainer.config]",
-            "engine=cpu_135m",
-            f"actor_rollout_ref.rollout.dtype={dtype}",
-            f"actor_rollout_ref.model.path={path}",
-        ]
-        config = compose("mcp_grpo", overrides=overrides).actor_rollout_ref
+    config = composed(path, "engine=cpu_135m", f"actor_rollout_ref.rollout.dtype={dtype}").actor_rollout_ref
     server = TransformersServer(config.rollout, config.model, 0)
     trained = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     await server.update_weights({name: each.numpy() for name, each in trained.state_dict().items()}, 1)
