@@ -26,7 +26,7 @@ class EngineChoice:
         str,
         typer.Option(
             help="expert, random, none, recorded:DIR (stored traces), a model's directory, the URL of an SGLang or "
-            "vLLM server, chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY."
+            "vLLM server, chat:URL of a chat API, or MODULE:FACTORY."
         ),
     ]
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of one turn.")] = None

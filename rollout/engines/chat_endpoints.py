@@ -1,22 +1,22 @@
-"""Chat APIs as policies: OpenAI's `/chat/completions` and Anthropic's `/messages`, with tools as each API has them."""
+"""Chat APIs as policies: OpenAI's `/chat/completions`, which others have as well."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import structlog
 from pydantic import BaseModel, ValidationError
 
 from mcp_rollout.gateway.errors import ConfigError
-from mcp_rollout.mcp_wire.chat_api import Completion, Extended, with_options
+from mcp_rollout.mcp_wire.chat_api import Completion, with_options
 from mcp_rollout.mcp_wire.control_text import break_control_text
 from mcp_rollout.rollout.engines.api_names import with_api_names
 from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
@@ -30,38 +30,16 @@ from mcp_rollout.rollout.types import Call, Message
 
 log = structlog.get_logger(__name__)
 
-CHAT_APIS = ("chat:", "anthropic:")
+CHAT_API = "chat:"
 """How `--engine` begins for a chat API; its base address follows, as in `chat:https://api.example.com/v1`."""
 MODELS_SHOWN = 10
 """Of a server that lists more, in an error."""
-ANTHROPIC_VERSION = "2023-06-01"
-ANTHROPIC_MAX_TOKENS = 4096
-"""Of one turn, where no `--max-tokens` is given: the API needs a number."""
-
 
 _PATH = "/chat/completions"
 _CUT = ("length", "max_tokens", "model_length", "max_output_tokens", "model_context_window_exceeded")
 """How APIs say that a limit ended a turn."""
 _FIRST_THOUGHT = re.compile(r"\s*<think>((?:(?!</think>).)*)(?:</think>|\Z)|((?:(?!</?think>).)*)</think>", re.DOTALL)
 """A thought that begins a text; its opening marker may be in the prompt."""
-
-
-class _Block(Extended):
-    type: str
-    id: Any = None
-    text: str = ""
-    thinking: str = ""
-    name: str = ""
-    input: Any = None
-
-
-class _MessagesAnswer(BaseModel):
-    content: list[_Block]
-    stop_reason: str | None = None
-    usage: dict[str, Any] | None = None
-
-
-Body = TypeVar("Body", Completion, _MessagesAnswer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,16 +60,19 @@ class ChatEndpoint:
     refused: set[str] = field(default_factory=set[str])
     """Keys that the API has refused, which are not sent again."""
 
-    async def openai(self, messages: list[Message], tools: list[dict[str, Any]], *, seed: int) -> Reply:
+    async def complete(self, messages: list[Message], tools: list[dict[str, Any]], *, seed: int) -> Reply:
         """One turn by `POST /chat/completions`.
 
         Raises:
             ContextExceeded: the conversation is too long.
             EngineError: the API refuses otherwise, or answers in another form.
         """
-        sampling = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p, **self._top_k, "seed": seed}
-        asked = {"model": self.model, "messages": messages, "tools": tools or None}
-        choice = (await self._unrefused(self._common(asked, sampling))).choices[0]
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "tools": tools or None, "seed": seed}
+        body |= {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+        # Not where it excludes nothing: OpenAI's own API does not know it.
+        body |= {"top_k": self.sampling.top_k} if self.sampling.top_k > 0 else {}
+        body |= {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
+        choice = (await self._unrefused(with_options(body, self.body))).choices[0]
         message, calls = choice.message, list[Call]()
         content, thinking = message.text, message.thinking
         # The API's own template renders its texts, and may find control tokens in them.
@@ -123,113 +104,34 @@ class ChatEndpoint:
         """
         sent = _without(body, self.refused)
         try:
-            return await self._post(Completion, _PATH, sent)
+            return await self._post(sent)
         except EngineError as error:
             own = {key for message in sent["messages"] if message["role"] == "assistant" for key in message}
             own = own - {"role", "content", "tool_calls"} | {"seed"} & sent.keys()
             named = {key for key in own if re.search(rf"\b{re.escape(key)}\b", str(error))}
             if isinstance(error, Lost | ContextExceeded) or not named:
                 raise
-            answer = await self._post(Completion, _PATH, _without(sent, named))
+            answer = await self._post(_without(sent, named))
             if not named <= self.refused:
                 event = "the API refuses keys, which are no longer sent: without a seed two runs can differ"
                 log.warning(event, keys=sorted(named), error=str(error))
             self.refused.update(named)
             return answer
 
-    async def anthropic(self, messages: list[Message], tools: list[dict[str, Any]]) -> Reply:
-        """One turn by `POST /messages`. Raises as `openai`."""
-        system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
-        # Its models refuse a temperature and a top_p together; 1 is the default.
-        top_p = {} if self.sampling.top_p == 1.0 else {"top_p": self.sampling.top_p}
-        body = self._common(
-            {
-                "model": self.model,
-                "messages": anthropic_messages(messages),
-                "max_tokens": ANTHROPIC_MAX_TOKENS,
-                "system": system or None,
-                "tools": [_anthropic_tool(tool["function"]) for tool in tools] or None,
-            },
-            {"temperature": self.sampling.temperature, **top_p, **self._top_k},
-        )
-        answer = await self._post(_MessagesAnswer, "/messages", body)
-        used = [block for block in answer.content if block.type == "tool_use"]
-        attached: dict[str, Any] = {"tool_calls": [{"id": block.id} for block in used]} if used else {}
-        if any(block.type not in ("text", "tool_use") or block.further for block in answer.content):
-            attached["content"] = [block.model_dump(exclude_unset=True) for block in answer.content]
-        return Reply(
-            content="".join(block.text for block in answer.content if block.type == "text"),
-            thinking="\n".join(block.thinking for block in answer.content if block.type == "thinking").strip(),
-            calls=[_call(block.name, block.input) for block in used],
-            attached=attached,
-            is_cut=(answer.stop_reason or "") in _CUT,
-        )
-
-    @property
-    def _top_k(self) -> dict[str, Any]:
-        """Nothing where it excludes nothing: OpenAI's own API does not know it."""
-        return {"top_k": self.sampling.top_k} if self.sampling.top_k > 0 else {}
-
-    def _common(self, body: dict[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:
-        limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        return with_options({**body, **sampling, **limit}, self.body)
-
-    async def _post(self, model: type[Body], path: str, body: Mapping[str, Any]) -> Body:
+    async def _post(self, body: Mapping[str, Any]) -> Completion:
         """Post, again while the API is busy or lost: a turn has no effect but its cost."""
         seconds = self.http.timeouts.generate_timeout_s
         try:
             # Around all attempts and their pauses, so that a turn has one bound.
             with anyio.fail_after(seconds):
-                answer = await self.http.retried(partial(self.http.post_for, model, path, body))
+                answer = await self.http.retried(partial(self.http.post_for, Completion, _PATH, body))
         except TimeoutError as error:
-            raise EngineError(f"{self.http.url}{path}: no answer within generate_timeout_s={seconds:g}") from error
+            raise EngineError(f"{self.http.url}{_PATH}: no answer within generate_timeout_s={seconds:g}") from error
         for name, count in (answer.usage or {}).items():
             # Details, such as cached tokens, are objects, and are contained in the totals.
             if isinstance(count, int):
                 self.usage[name] += count
         return answer
-
-
-def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages but the system's in Anthropic's form: blocks, with roles in turn, and results as the user's."""
-    found: list[dict[str, Any]] = []
-    for message in messages:
-        role = message["role"]
-        if role == "system":
-            continue
-        if role == "tool":
-            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
-            blocks, role = [block], "user"
-        else:
-            content, calls = message["content"], list(message.get("tool_calls", ()))
-            given: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            blocks = [
-                {**block, **_tool_use(calls.pop(0))} if block["type"] == "tool_use" and calls else block
-                for block in given
-                if block.get("text") != ""
-            ]
-            blocks += map(_tool_use, calls)
-        # Anthropic's API takes the results of all calls of a turn in the one message after it.
-        if found and found[-1]["role"] == role:
-            found[-1]["content"] += blocks
-        else:
-            found.append({"role": role, "content": blocks})
-    for message in found:  # the API refuses a message without blocks, as an empty turn of the policy's is
-        message["content"] = message["content"] or [{"type": "text", "text": "(nothing)"}]
-    return found
-
-
-def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": json.loads(function["arguments"])}
-
-
-def _anthropic_tool(function: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": function["name"],
-        "description": function.get("description", ""),
-        "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
-    }
 
 
 def _call(name: str, arguments: object) -> Call:
@@ -251,15 +153,11 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
     Raises:
         ConfigError: nothing answers at the address, the key is refused, or the model has to be named.
     """
-    kind, url = options.engine.split(":", 1)
+    url = options.engine.removeprefix(CHAT_API)
     if not url.startswith(("http://", "https://")):
-        remedy = f"the base address of the API, as in {kind}:https://api.example.com/v1"
+        remedy = "the base address of the API, as in chat:https://api.example.com/v1"
         raise ConfigError(f"{url!r} is not an address", key="--engine", remedy=remedy)
-    key, headers = options.api_key, {}
-    if kind == "anthropic":
-        headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": key} if key else {})
-        key = None
-    http = EngineHttp(url.rstrip("/"), options.timeouts, api_key=key, headers=headers)
+    http = EngineHttp(url.rstrip("/"), options.timeouts, api_key=options.api_key)
     async with aclosing(http):
         model = await _served_model(http, options.model)
         endpoint = ChatEndpoint(
@@ -270,10 +168,12 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
             body=options.body,
             format=find_format(options.tool_format, key="--tool-format") if options.calls_in_text else None,
         )
-        # Anthropic's API has no seed.
-        complete, seed = (endpoint.anthropic, None) if kind == "anthropic" else (endpoint.openai, options.sampling.seed)
-        name = f"{kind}:{model}"
-        yield ChatEngine(name=name, complete=with_api_names(complete), usage=endpoint.usage, seed=seed)
+        yield ChatEngine(
+            name=f"{CHAT_API}{model}",
+            complete=with_api_names(endpoint.complete),
+            usage=endpoint.usage,
+            seed=options.sampling.seed,
+        )
 
 
 class _Model(BaseModel):

@@ -22,7 +22,7 @@ class EngineOptions:
     """A run's options for its engine."""
 
     engine: str
-    """`expert`, `random`, `none`, a model directory, the address of a server, `chat:URL`, `anthropic:URL` or
+    """`expert`, `random`, `none`, a model directory, the address of a server, `chat:URL` or
     `MODULE:FACTORY`."""
     tokenizer: str | None = None
     """A directory; the model's own by default."""

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio
@@ -45,19 +44,11 @@ class Lost(EngineError):
 class EngineHttp:
     """The connections to one server, shared by all trajectories of a run."""
 
-    def __init__(
-        self,
-        url: str,
-        timeouts: Timeouts,
-        *,
-        api_key: str | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, url: str, timeouts: Timeouts, *, api_key: str | None = None) -> None:
         """Raises ConfigError: `url` is not an address.
 
         Args:
             api_key: sent as a bearer token.
-            headers: of every request.
         """
         self.timeouts, self._retries = timeouts, 0
         # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
@@ -66,7 +57,7 @@ class EngineHttp:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         try:
             self._client = chat_api.open_client(
-                url, tls=certificates(), timeout=timeout, api_key=api_key, headers=headers, limits=limits
+                url, tls=certificates(), timeout=timeout, api_key=api_key, limits=limits
             )
         except (httpx2.InvalidURL, ValueError) as error:
             problem, remedy = f"{url!r} is not an address: {error}", "write http://HOST:PORT"

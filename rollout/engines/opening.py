@@ -15,7 +15,7 @@ import anyio
 
 from mcp_rollout.gateway.config.user_code import import_function
 from mcp_rollout.gateway.errors import ConfigError
-from mcp_rollout.rollout.engines.chat_endpoints import CHAT_APIS, MODELS_SHOWN, opened_endpoint
+from mcp_rollout.rollout.engines.chat_endpoints import CHAT_API, MODELS_SHOWN, opened_endpoint
 from mcp_rollout.rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from mcp_rollout.rollout.engines.http import EngineHttp
 from mcp_rollout.rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
@@ -40,12 +40,12 @@ _NEEDED = ("name", "context_tokens", "notes", "token_ids", "tokens", "policy")
 async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     """The engine, ready to play. Raises ConfigError: there is no such engine, or it cannot play."""
     name = options.engine
-    if options.chat_template is not None and (name in WITHOUT_MODEL or name.startswith(CHAT_APIS)):
+    if options.chat_template is not None and (name in WITHOUT_MODEL or name.startswith(CHAT_API)):
         raise ConfigError(f"{name} renders no template", key="--chat-template", remedy="leave it out")
     if name in WITHOUT_MODEL:
         _refuse_unread(options, model=options.model, body=options.body)
         yield WithoutModel(name, seed=options.sampling.seed)
-    elif name.startswith(CHAT_APIS):
+    elif name.startswith(CHAT_API):
         async with opened_endpoint(options) as engine:
             yield engine
     elif name.startswith(PREFIX):
@@ -67,7 +67,7 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     else:
         remedy = (
             f"one of {', '.join(WITHOUT_MODEL)}, recorded:DIR, a model's directory, the http:// address of a server, "
-            "chat:URL or anthropic:URL of a chat API, or MODULE:FACTORY"
+            "chat:URL of a chat API, or MODULE:FACTORY"
         )
         problem = f"no such directory: {name}" if "/" in name else f"unknown engine {name!r}"
         raise ConfigError(problem, key="--engine", remedy=remedy)

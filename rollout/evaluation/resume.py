@@ -48,7 +48,7 @@ def engine_settings(options: EngineOptions) -> Settings:
         return {}
     sampling = options.sampling
     settings: Settings = {"seed": sampling.seed}
-    if options.engine.startswith(("chat:", "anthropic:")):
+    if options.engine.startswith("chat:"):
         settings["engine"] = options.engine  # a name of a model means something at its own address only
     if options.engine not in WITHOUT_MODEL:
         settings |= {"temperature": sampling.temperature, "top-p": sampling.top_p, "top-k": sampling.top_k}

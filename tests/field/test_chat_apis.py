@@ -1,4 +1,4 @@
-"""Chat APIs of the field, played through `--engine chat:` or `anthropic:` over loopback, with a real server's tools."""
+"""Chat APIs of the field, played through `--engine chat:` over loopback, with a real server's tools."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ async def test_a_chat_api_plays_and_gets_back_what_it_needs(case: FieldCase, tmp
     given, expected = case.given, case.expected
     api, servers = Api(given), {"world": world(given.get("tools", ["look"]))}
     made, row = environment(servers, **given.get("environment", {})), task()
-    routes = [Route(f"/v1/{path}", api.asked, methods=["POST"]) for path in ("chat/completions", "messages")]
+    routes = [Route("/v1/chat/completions", api.asked, methods=["POST"])]
     async with listening(Starlette(routes=routes)) as address, opened(made, servers) as gateway:
-        kind, options = given.get("api", "chat"), given.get("options", {})
+        options = given.get("options", {})
         timeouts = Timeouts(attempts=2, retry_pause_s=0)
-        settings = EngineOptions(engine=f"{kind}:{address}/v1", model="m", timeouts=timeouts, **options)
+        settings = EngineOptions(engine=f"chat:{address}/v1", model="m", timeouts=timeouts, **options)
         async with opened_endpoint(settings) as engine:
             trace = await roll_out(
                 Trace.begin("t", row, Origin()),
@@ -93,15 +93,9 @@ async def test_a_chat_api_plays_and_gets_back_what_it_needs(case: FieldCase, tmp
     ]
     said = [message for request in api.requests[-1:] for message in request["messages"]]
     found["sent_back"] = [message for message in said if message["role"] == "assistant"]
-    found["results"] = [
-        each["tool_call_id"] if "tool_call_id" in each else block["tool_use_id"]
-        for each in said
-        if each["role"] in ("tool", "user")
-        for block in (each["content"] if isinstance(each["content"], list) else [each])
-        if "tool_call_id" in each or "tool_use_id" in block
-    ]
+    found["results"] = [message["tool_call_id"] for message in said if message["role"] == "tool"]
     found["sent"] = {key: api.requests[0].get(key) for key in expected.get("sent", {})} if api.requests else {}
-    offered = [tool.get("function", tool)["name"] for tool in api.requests[0].get("tools", ())] if api.requests else []
+    offered = [tool["function"]["name"] for tool in api.requests[0].get("tools", ())] if api.requests else []
     found |= {"offered": offered, "requests": len(api.requests)}
     failure = "" if trace.failure is None else trace.failure.message
     found["says"] = expected.get("says", "") if expected.get("says", "") in failure else failure

@@ -62,7 +62,7 @@ async def play(*arguments: str | Path, status: int = 0, key: str = "secret") -> 
 
 
 class ChatServer:
-    """OpenAI's and Anthropic's chat APIs, as strict as they are about ids and roles, played by `halve`."""
+    """A chat API, as strict as OpenAI's about ids, played by `halve`."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -78,7 +78,6 @@ class ChatServer:
         routes = [
             Route("/v1/models", self.models),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
-            Route("/v1/messages", self.messages, methods=["POST"]),
         ]
         return Starlette(routes=routes)
 
@@ -119,23 +118,6 @@ class ChatServer:
     def _arguments(self, arguments: Any) -> str:
         self.broken -= 1
         return "{number: 5}" if self.broken >= 0 else json.dumps(arguments)
-
-    async def messages(self, request: Request) -> Response:
-        body = await self._read(request)
-        if body is None:
-            return JSONResponse({"error": "overloaded"}, status_code=503)
-        roles = [message["role"] for message in body["messages"]]
-        assert roles[::2] == ["user"] * len(roles[::2]) and roles[1::2] == ["assistant"] * len(roles[1::2])
-        assert all(message["content"] for message in body["messages"]) and "Find the number" in body["system"]
-        blocks = [block for message in body["messages"] for block in message["content"]]
-        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        results = [block for block in blocks if block["type"] == "tool_result"]
-        assert asked == [block["tool_use_id"] for block in results]
-        reply = await halve([{"role": "tool", "content": block["content"]} for block in results], body["tools"])
-        content: list[dict[str, Any]] = [{"type": "thinking", "thinking": reply.thinking, "signature": "s"}]
-        content += [{"type": "text", "text": reply.content}] if reply.content else []
-        content += [{"type": "tool_use", "id": "y", "name": c.name, "input": c.arguments} for c in reply.calls]
-        return JSONResponse({"content": content, "stop_reason": "end_turn", "usage": {"input_tokens": 7}})
 
 
 def test_a_server_may_ask_for_a_pause_in_seconds_or_until_a_date() -> None:
@@ -195,6 +177,10 @@ async def test_an_openai_api_plays(tmp_path: Path) -> None:
     faults = [event.fault for trace in traces for turn in trace.turns for event in turn.tools if event.fault]
     assert faults == ["unreadable"]  # once, as the server wrote it; the policy read why
     assert all(trace.logprobs == [] or not any(trace.logprobs) for trace in traces)
+    (record,) = read_run_records(tmp_path).values()
+    assert record.token_ids == "bytes" and record.engine == "chat:player-1"
+    out, _ = await play("trace", "export", tmp_path, "--sft", "-o", tmp_path / "sft.jsonl", "--json")
+    assert (json.loads(out)["rows"], json.loads(out)["as_ids"]) == (1, 0)  # the other one has an unreadable call
 
 
 async def test_an_openai_api_that_refuses_seeds_is_asked_without_them() -> None:
@@ -214,20 +200,6 @@ async def test_an_openai_api_that_refuses_seeds_is_asked_without_them() -> None:
     ]
 
 
-async def test_an_anthropic_api_plays_and_its_traces_are_no_training_ids(tmp_path: Path) -> None:
-    server = ChatServer()
-    async with listening(server.app) as address:
-        arguments = ("run", GUESS, "--engine", f"anthropic:{address}/v1", "-n", "2", "--out", tmp_path, "--json")
-        report = json.loads((await play(*arguments, "--model", "other", "--api-key-env", "API_KEY"))[0])
-    assert report["reward_mean"] == 1.0 and server.bodies[0]["model"] == "other"
-    assert server.headers[0]["x-api-key"] == "secret" and "authorization" not in server.headers[0]
-    assert server.headers[0]["anthropic-version"] and server.bodies[0]["tools"][0]["input_schema"]["properties"]
-    (record,) = read_run_records(tmp_path).values()
-    assert record.token_ids == "bytes" and record.engine == "anthropic:other"
-    out, _ = await play("trace", "export", tmp_path, "--sft", "-o", tmp_path / "sft.jsonl", "--json")
-    assert json.loads(out)["rows"] == 2 and "reasoning_content" in (tmp_path / "sft.jsonl").read_text()
-
-
 async def test_an_engine_of_ones_own_plays(tmp_path: Path) -> None:
     arguments = ("run", GUESS, "-n", "1", "--out", tmp_path)
     out, _ = await play(*arguments, "--engine", "examples.bisecting_policy:engine", "--json")
@@ -241,7 +213,7 @@ async def test_an_engine_of_ones_own_plays(tmp_path: Path) -> None:
         ("examples.bisecting_policy:nothing", "has no function 'nothing'"),
         ("builtins:repr", "returned str, which has no name, context_tokens"),
         ("chat:api.example.com", "'api.example.com' is not an address"),
-        ("anthropic:http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
+        ("chat:http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
     ],
 )
 async def test_what_cannot_play_is_one_message(engine: str, message: str, tmp_path: Path) -> None:
