@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.transport.http_address import certificates
 from mcp_rollout.mcp_wire import chat_api
-from mcp_rollout.rollout.engines.sampling import LogprobSemantics, SamplingParameters
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
 from mcp_rollout.rollout.engines.timeouts import Timeouts
 from mcp_rollout.rollout.environment.task import Origin, TurnSeeds
 from mcp_rollout.rollout.errors import ContextExceeded, EngineError
@@ -156,10 +156,9 @@ class HttpPolicy(ABC):
         parameters: SamplingParameters,
         origin: Origin,
         *,
-        semantics: LogprobSemantics,
         stop_token_ids: Sequence[int],
     ) -> None:
-        self._http, self._parameters, self._semantics = http, parameters, semantics
+        self._http, self._parameters = http, parameters
         self._seeds, self._stops = TurnSeeds(origin, base=parameters.seed), list(stop_token_ids)
 
     @abstractmethod

@@ -15,13 +15,7 @@ from pydantic import BaseModel
 
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.engines.http import EngineHttp, HttpPolicy, Lost
-from mcp_rollout.rollout.engines.sampling import (
-    GREEDY_TOP_P,
-    LogprobSemantics,
-    SamplingParameters,
-    TokenId,
-    with_logprobs,
-)
+from mcp_rollout.rollout.engines.sampling import SamplingParameters, TokenId, with_logprobs
 from mcp_rollout.rollout.engines.timeouts import result_or_partial
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.errors import EngineError
@@ -71,10 +65,9 @@ class OpenAIPolicy(HttpPolicy):
         parameters: SamplingParameters,
         origin: Origin,
         *,
-        semantics: LogprobSemantics,
         stop_token_ids: Sequence[int],
     ) -> None:
-        super().__init__(http, parameters, origin, semantics=semantics, stop_token_ids=stop_token_ids)
+        super().__init__(http, parameters, origin, stop_token_ids=stop_token_ids)
         self._model = model
 
     async def _generate_once(self, ids: list[int], *, max_tokens: int, seed: int) -> Completion:
@@ -100,7 +93,7 @@ class OpenAIPolicy(HttpPolicy):
             raise
         reasons = {"length": FinishReason.LENGTH, "stop": FinishReason.STOP}
         reason = reasons.get(sampled.finish_reason or "", FinishReason.ABORT)
-        logprobs = sampled.logprobs if self._semantics.fits(self._parameters) else None
+        logprobs = (sampled.logprobs or None) if self._parameters.has_one_logprob else None
         return with_logprobs(Completion(ids=sampled.ids, finish_reason=reason), logprobs)
 
 
@@ -178,11 +171,3 @@ async def check_token_ids(http: EngineHttp, model: str, token: int) -> None:
         remedy = "serve the model with vLLM (return_token_ids) or SGLang, or give its directory to run it in process; "
         remedy += "--engine chat:URL evaluates a chat API"
         raise ConfigError(f"the server does not complete token ids: {error}", key="--engine", remedy=remedy) from error
-
-
-async def greedy_logprob(http: EngineHttp, model: str, token: int, temperature: float) -> float | None:
-    """The reported logprob of the likeliest token after `token`; see `sampling.detect_logprob_semantics`."""
-    sampled = Sampled()
-    parameters = SamplingParameters(temperature=temperature, top_p=GREEDY_TOP_P)
-    await read_stream(http, request(model, [token], parameters, max_tokens=1, seed=0), sampled)
-    return sampled.logprobs[0] if sampled.logprobs else None

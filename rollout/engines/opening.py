@@ -19,7 +19,7 @@ from mcp_rollout.rollout.engines.chat_endpoints import CHAT_API, MODELS_SHOWN, o
 from mcp_rollout.rollout.engines.engine import Engine, EngineOptions, ModelEngine
 from mcp_rollout.rollout.engines.http import EngineHttp
 from mcp_rollout.rollout.engines.recorded import PREFIX, RecordedEngine, RecordedTraces
-from mcp_rollout.rollout.engines.sampling import LogprobSemantics, SamplingParameters, detect_logprob_semantics
+from mcp_rollout.rollout.engines.sampling import SamplingParameters
 from mcp_rollout.rollout.engines.scripted import WITHOUT_MODEL, WithoutModel
 from mcp_rollout.rollout.errors import EngineError
 from mcp_rollout.rollout.extras import needed
@@ -30,8 +30,7 @@ from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
 from mcp_rollout.rollout.types import ModelTokens, TokenBuilder
 
 PROBE_TEXT = "Once upon a time there was"
-"""Its first token ids are the one-token prompts with which a server's behaviour is probed."""
-PROBES = 3
+"""Its first token is the prompt with which a server is tried at the start."""
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NEEDED = ("name", "context_tokens", "notes", "token_ids", "tokens", "policy")
 
@@ -160,7 +159,7 @@ def _startup_probe(http: EngineHttp) -> Generator[None]:
 
 async def _sglang(http: EngineHttp, options: EngineOptions) -> Engine | None:
     """None where the server is not SGLang."""
-    from mcp_rollout.rollout.engines.sglang import SGLangPolicy, greedy_logprob, renormalises
+    from mcp_rollout.rollout.engines.sglang import SGLangPolicy, check_generates
 
     info = await http.look_up("/model_info") or await http.look_up("/get_model_info")
     if info is None or "model_path" not in info:
@@ -170,22 +169,19 @@ async def _sglang(http: EngineHttp, options: EngineOptions) -> Engine | None:
     _refuse_unread(options, model=options.model)
     sampling, tokens = options.sampling, _load_tokens(options, [info.get("tokenizer_path"), info["model_path"]])
     server = await http.look_up("/server_info") or await http.look_up("/get_server_info") or {}
-    probes = _probe_ids(tokens)
-    semantics = await detect_logprob_semantics(partial(greedy_logprob, http), probes)
-    fits = await renormalises(http, probes[0], sampling) if sampling.is_truncated else semantics.fits(sampling)
-    remedy = "use a newer SGLang" if sampling.is_truncated else "start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
+    await check_generates(http, tokens.encode(PROBE_TEXT)[0])
     return ModelEngine(
         name=f"sglang:{info['model_path']}",
         context_tokens=server.get("max_req_input_len"),
-        notes=[] if fits else [_no_logprobs(semantics, sampling, remedy)],
+        notes=_notes(sampling),
         own_tokens=tokens,
-        make_policy=partial(SGLangPolicy, http, sampling, semantics=semantics, stop_token_ids=_stop_ids(tokens)),
+        make_policy=partial(SGLangPolicy, http, sampling, stop_token_ids=_stop_ids(tokens)),
     )
 
 
 async def _openai(http: EngineHttp, options: EngineOptions) -> Engine | None:
     """None where the server is not OpenAI-compatible."""
-    from mcp_rollout.rollout.engines.openai import OpenAIPolicy, check_token_ids, greedy_logprob
+    from mcp_rollout.rollout.engines.openai import OpenAIPolicy, check_token_ids
 
     models = await http.look_up("/v1/models")
     if models is None or not models.get("data"):
@@ -198,22 +194,20 @@ async def _openai(http: EngineHttp, options: EngineOptions) -> Engine | None:
     # vLLM lists an adapter without a length, and with the directory of its weights only.
     served = listed.get(listed[model].get("parent") or model, listed[model])
     tokens = _load_tokens(options, [served.get("root"), served["id"]])
-    probes = _probe_ids(tokens)
-    await check_token_ids(http, model, probes[0])
-    semantics = await detect_logprob_semantics(partial(greedy_logprob, http, model), probes)
-    remedy = "start vLLM with --logprobs-mode processed_logprobs"
+    await check_token_ids(http, model, tokens.encode(PROBE_TEXT)[0])
     return ModelEngine(
         name=f"openai:{model}",
         context_tokens=served.get("max_model_len"),
-        notes=[] if semantics.fits(sampling) else [_no_logprobs(semantics, sampling, remedy)],
+        notes=_notes(sampling),
         own_tokens=tokens,
-        make_policy=partial(OpenAIPolicy, http, model, sampling, semantics=semantics, stop_token_ids=_stop_ids(tokens)),
+        make_policy=partial(OpenAIPolicy, http, model, sampling, stop_token_ids=_stop_ids(tokens)),
     )
 
 
-def _no_logprobs(semantics: LogprobSemantics, sampling: SamplingParameters, remedy: str) -> str:
-    parameters = f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, top_k {sampling.top_k}"
-    return f"logprobs are left out: the server's are {semantics}, which cannot be converted at {parameters} ({remedy})"
+def _notes(sampling: SamplingParameters) -> list[str]:
+    if sampling.has_one_logprob:
+        return []
+    return ["logprobs are left out: a server's mean the same only at temperature 1 or 0 without top-p and top-k"]
 
 
 def _is_directory(path: object) -> bool:
@@ -248,10 +242,6 @@ def _load_tokens(options: EngineOptions, paths: Sequence[object], *, model: str 
 def _stop_ids(tokens: ModelTokens) -> list[int]:
     """Ids that end a turn: those of the template too, which may differ from the model's end of text."""
     return sorted({*tokens.stop_token_ids, *tokens.encode_completion("")})
-
-
-def _probe_ids(tokens: ModelTokens) -> list[int]:
-    return list(dict.fromkeys(tokens.encode(PROBE_TEXT)))[:PROBES]
 
 
 @asynccontextmanager

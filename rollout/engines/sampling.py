@@ -4,18 +4,16 @@ Everywhere in this program a logprob is that of the sampled id under the distrib
 divided by the temperature and, where top-p or top-k excluded tokens, renormalised over the rest. At temperature 0 there
 is not a draw; then it is the logprob at temperature 1 with nothing excluded.
 
-Engines report one of three kinds. vLLM reports `raw` ones unless it was started with `--logprobs-mode
-processed_logprobs`, which gives `drawn`; SGLang reports `scaled` ones unless it was started with
-`SGLANG_RETURN_ORIGINAL_LOGPROB=1`, which gives `raw`. One number cannot be converted without the other tokens' logits:
-where an engine's semantics and a run's parameters do not give ours, the traces have no logprobs.
+Servers report that, or the logprob before what was excluded, or before the temperature too, as they were started, and
+none can be converted into another without the other tokens' logits. At temperature 1 and 0 with nothing excluded all
+are one number; at other settings a server's are left out of the traces.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -26,12 +24,8 @@ from mcp_rollout.rollout.types import Completion
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 """A token id in a server's answer; tokenizers read no other number."""
 
-GREEDY_TOP_P = 1e-6
-"""So small that only the likeliest token is left, at any temperature."""
-PROBE_TEMPERATURES = (1.0, 2.0)
-_SAME = 0.02
-"""Two runs of one request differ by less on a GPU; two temperatures by more."""
-_CERTAIN = 1e-6
+_MOST = 1e-4
+"""Of a logprob, by rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,57 +45,23 @@ class SamplingParameters:
         """Whether top-p or top-k exclude tokens before the draw, so that the others' probabilities sum to 1."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
-
-class LogprobSemantics(StrEnum):
-    DRAWN = "drawn"
-    """Under the distribution that the id was drawn from: ours."""
-    SCALED = "scaled"
-    """Of the logits divided by the temperature, nothing excluded."""
-    RAW = "raw"
-    """Of the logits as they are."""
-    UNKNOWN = "unknown"
-    """Missing, or not log-probabilities."""
-
-    def fits(self, parameters: SamplingParameters) -> bool:
-        """Whether, under these parameters, such a logprob equals the one under the distribution of the draw."""
-        if self is LogprobSemantics.DRAWN or parameters.is_truncated:
-            return self is LogprobSemantics.DRAWN
-        is_unscaled = parameters.temperature in (0.0, 1.0)
-        return self is LogprobSemantics.SCALED or (self is LogprobSemantics.RAW and is_unscaled)
-
-
-Probe = Callable[[int, float], Awaitable[float | None]]
-"""(prompt id, temperature) -> the logprob reported for one token sampled with `GREEDY_TOP_P`."""
-
-
-async def detect_logprob_semantics(probe: Probe, prompt_ids: Sequence[int]) -> LogprobSemantics:
-    """Sample the likeliest token after each of a few one-token prompts, at two temperatures, and compare its logprobs.
-
-    Under `GREEDY_TOP_P` that token's probability is 1 where logprobs are `drawn`. Otherwise it falls with the
-    temperature (`scaled`) or does not (`raw`).
-    """
-    answers = [[await probe(token, temperature) for temperature in PROBE_TEMPERATURES] for token in prompt_ids]
-    pairs = [(first, second) for first, second in answers if first is not None and second is not None]
-    values = [value for pair in pairs for value in pair]
-    if len(pairs) < len(answers) or not values or any(not math.isfinite(v) or v > _CERTAIN for v in values):
-        return LogprobSemantics.UNKNOWN
-    if all(abs(value) <= _CERTAIN for value in values):
-        return LogprobSemantics.DRAWN
-    is_same = all(abs(first - second) <= _SAME for first, second in pairs)
-    return LogprobSemantics.RAW if is_same else LogprobSemantics.SCALED
+    @property
+    def has_one_logprob(self) -> bool:
+        """Whether a logprob is the same number whatever kind a server reports."""
+        return self.temperature in (0.0, 1.0) and not self.is_truncated
 
 
 def with_logprobs(completion: Completion, logprobs: Sequence[float | None] | None) -> Completion:
     """The completion with an engine's logprobs, validated; None leaves it without.
 
     Raises:
-        EngineError: a logprob is missing or not finite, or there are too many.
+        EngineError: a logprob is missing, not finite or above 0, or there are too many.
     """
     if logprobs is None:
         return completion
     if len(logprobs) != len(completion.ids):
         raise EngineError(f"{len(logprobs)} logprobs for {len(completion.ids)} tokens")
-    numbers = [logprob for logprob in logprobs if logprob is not None and math.isfinite(logprob)]
+    numbers = [logprob for logprob in logprobs if logprob is not None and math.isfinite(logprob) and logprob <= _MOST]
     if len(numbers) != len(logprobs):
-        raise EngineError("the engine returned a logprob that is not a finite number")
+        raise EngineError("the engine returned a logprob that is not a finite number of at most 0")
     return replace(completion, logprobs=numbers)

@@ -15,13 +15,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from mcp_rollout.rollout.engines.http import EngineHttp, HttpPolicy
-from mcp_rollout.rollout.engines.sampling import (
-    GREEDY_TOP_P,
-    LogprobSemantics,
-    SamplingParameters,
-    TokenId,
-    with_logprobs,
-)
+from mcp_rollout.rollout.engines.sampling import SamplingParameters, TokenId, with_logprobs
 from mcp_rollout.rollout.engines.timeouts import result_or_partial
 from mcp_rollout.rollout.errors import EngineError
 from mcp_rollout.rollout.types import Completion, FinishReason
@@ -40,7 +34,6 @@ class _Versions(BaseModel):
 class _Meta(BaseModel):
     finish_reason: _Finish | None = None
     output_token_logprobs: list[tuple[float | None, int, Any]] | None = None
-    output_token_sampling_logprobs: list[float | None] | None = None
     weight_version: str | int | None = None
     weight_versions: list[_Versions] | None = None
 
@@ -66,13 +59,13 @@ class SGLangPolicy(HttpPolicy):
             partial(self._http.post, "/abort_request", {"rid": rid}),
             self._http.timeouts,
         )
-        return replace(completion(answer, self._semantics, self._parameters), request_ids=(rid,))
+        return replace(completion(answer, self._parameters), request_ids=(rid,))
 
 
 def request(
     ids: list[int], parameters: SamplingParameters, *, max_tokens: int, seed: int, stop_token_ids: Sequence[int]
 ) -> dict[str, Any]:
-    """The body for `/generate`, without `rid`. If tokens are excluded, it asks for renormalised logprobs."""
+    """The body for `/generate`, without `rid`."""
     params: dict[str, Any] = {
         "max_new_tokens": max_tokens,
         "temperature": parameters.temperature,
@@ -81,11 +74,10 @@ def request(
     }
     if parameters.is_truncated:
         params |= {"top_p": parameters.top_p, "top_k": parameters.top_k if parameters.top_k > 0 else -1}
-    body: dict[str, Any] = {"input_ids": ids, "sampling_params": params, "return_logprob": True}
-    return body | ({"return_sampling_mask": True} if parameters.is_truncated else {})
+    return {"input_ids": ids, "sampling_params": params, "return_logprob": True}
 
 
-def completion(answer: Generated, semantics: LogprobSemantics, parameters: SamplingParameters) -> Completion:
+def completion(answer: Generated, parameters: SamplingParameters) -> Completion:
     """The answer as a completion. Raises EngineError: the answer contradicts itself."""
     meta = answer.meta_info
     kind = meta.finish_reason.type if meta.finish_reason else "stop"
@@ -93,11 +85,7 @@ def completion(answer: Generated, semantics: LogprobSemantics, parameters: Sampl
     reported = meta.output_token_logprobs or []
     if reported and [token for _, token, _ in reported] != answer.output_ids:
         raise EngineError("the logprobs are of other tokens than the completion's")
-    logprobs: list[float | None] | None = None
-    if parameters.is_truncated and meta.output_token_sampling_logprobs is not None:
-        logprobs = meta.output_token_sampling_logprobs
-    elif semantics.fits(parameters):
-        logprobs = [logprob for logprob, _, _ in reported]
+    logprobs = [logprob for logprob, _, _ in reported] if reported and parameters.has_one_logprob else None
     versions = [span.version for span in meta.weight_versions or []] or [meta.weight_version]
     sampled = Completion(
         ids=answer.output_ids,
@@ -113,16 +101,7 @@ def _trainer_step(version: str | int | None) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-async def greedy_logprob(http: EngineHttp, token: int, temperature: float) -> float | None:
-    """The reported logprob of the likeliest token after `token`; see `sampling.detect_logprob_semantics`."""
-    params = {"max_new_tokens": 1, "temperature": temperature, "top_p": GREEDY_TOP_P}
-    body = {"input_ids": [token], "sampling_params": params, "return_logprob": True}
-    reported = (await http.post_for(Generated, GENERATE, body)).meta_info.output_token_logprobs
-    return reported[0][0] if reported else None
-
-
-async def renormalises(http: EngineHttp, token: int, parameters: SamplingParameters) -> bool:
-    """Whether the server reports logprobs renormalised over the tokens that top-p and top-k leave."""
-    body = request([token], parameters, max_tokens=1, seed=0, stop_token_ids=())
-    answer = await http.post_for(Generated, GENERATE, body)
-    return answer.meta_info.output_token_sampling_logprobs is not None
+async def check_generates(http: EngineHttp, token: int) -> None:
+    """Sample one token after `token`. Raises EngineError where the server does not."""
+    body = request([token], SamplingParameters(), max_tokens=1, seed=0, stop_token_ids=())
+    await http.post_for(Generated, GENERATE, body)

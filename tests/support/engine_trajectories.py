@@ -13,14 +13,11 @@ from worlds import ROLE, environment, opened, task
 
 from mcp_rollout.rollout.engines.engine import EngineOptions
 from mcp_rollout.rollout.engines.opening import opened_engine
-from mcp_rollout.rollout.engines.sampling import SamplingParameters
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.evaluation.play import Job, Lengths, play_all
 from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
 from mcp_rollout.rollout.trace.store import TraceStore, read_traces
-
-TEMPERATURE = 0.9
 
 
 def talkative() -> MCPServer:
@@ -47,8 +44,7 @@ async def played(address: str, model: Path, directory: Path, *, trajectories: in
     """So many trajectories of so many turns, 16 at a time, as their traces were written."""
     servers = {"talkative": talkative()}
     made = environment(servers, user={"server": "talkative"}, limits={"assistant_turns": turns, "wall_clock_s": 1500})
-    sampling = SamplingParameters(temperature=TEMPERATURE)
-    options = EngineOptions(engine=address, tokenizer=str(model), sampling=sampling)
+    options = EngineOptions(engine=address, tokenizer=str(model))
     async with opened_engine(options) as engine, opened(made, servers) as gateway:
         assert engine.notes == []
         await play_all(
@@ -86,9 +82,7 @@ def assert_as_computed(recorded: Iterable[Trace], model: Path) -> None:
     """The logprobs are those of the model in transformers."""
     generator = Generator(model)
     for trace in recorded:
-        expected = generator.logprobs(
-            trace.prompt_ids, trace.response_ids, temperature=TEMPERATURE, top_p=1.0, top_k=-1
-        )
+        expected = generator.logprobs(trace.prompt_ids, trace.response_ids, temperature=1.0, top_p=1.0, top_k=-1)
         ours = [logprob if mask else 0.0 for logprob, mask in zip(expected, trace.loss_mask, strict=True)]
         assert trace.logprobs == pytest.approx(ours, abs=1e-3)
 

@@ -178,8 +178,6 @@ class SGLangLike(Server):
         if body.get("return_logprob"):
             numbers = [drawn.raw if self.original_logprobs else drawn.scaled for drawn in sampled]
             meta["output_token_logprobs"] = [[number, token, None] for number, token in zip(numbers, ids, strict=True)]
-        if body.get("return_sampling_mask"):
-            meta["output_token_sampling_logprobs"] = [drawn.drawn for drawn in sampled]
         return JSONResponse({"text": "", "output_ids": ids, "meta_info": meta})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from ending_model import make_ending_model
-from engine_trajectories import TEMPERATURE, assert_as_computed, assert_as_logged, played
+from engine_trajectories import assert_as_computed, assert_as_logged, played
 from vllm_server import needs_vllm, requests_logged, running_vllm
 
 from mcp_rollout.rollout.trace.store import read_traces
@@ -30,8 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def vllm(ending_model: Path, home: Path) -> Iterator[str]:
-    # The logprobs of what is sampled from, at any temperature, as verl's own vLLM server is started.
-    with running_vllm(ending_model, home, "--logprobs-mode", "processed_logprobs") as address:
+    with running_vllm(ending_model, home) as address:
         yield address
 
 
@@ -47,7 +46,7 @@ async def test_an_evaluation_of_the_command_line_is_what_the_server_logged(
     vllm: str, ending_model: Path, home: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "mcp_rollout", "run", "calculator", "-n", "4", "--engine", vllm]
-    options = ["--tokenizer", ending_model, "--temperature", str(TEMPERATURE), "--out", tmp_path / "traces", "--json"]
+    options = ["--tokenizer", ending_model, "--out", tmp_path / "traces", "--json"]
     done = await anyio.run_process([*command, *options], cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr.decode()
     recorded = list(read_traces(tmp_path / "traces"))
