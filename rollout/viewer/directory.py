@@ -119,12 +119,6 @@ class Directory:
         record = self.record(trace)
         return "bytes" if record is not None and record.token_ids is TokenIds.BYTES else "tokens"
 
-    def prompt_limits(self) -> dict[str, int]:
-        """The longest prompt that a training allows, by run record."""
-        self._records = read_run_records(self.traces.directory, skipped=self.traces.skipped)
-        limits = {name: record.sampling.get("prompt_length") for name, record in self._records.items()}
-        return {name: limit for name, limit in limits.items() if isinstance(limit, int)}
-
     def texts(self, trace: Trace) -> TokenTexts:
         """The texts of the trajectory's tokens."""
         if trace.run not in self._texts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_rollout.rollout.viewer.directory import GROUP
-from mcp_rollout.rollout.viewer.filters import TRUNCATED, UNREADABLE, condition, quoted
+from mcp_rollout.rollout.viewer.filters import TRUNCATED, UNREADABLE, quoted
 from mcp_rollout.rollout.viewer.finding import Found, Scope, check
 
 STUCK_SHARE = 0.9
@@ -16,11 +16,6 @@ TRUNCATED_SHARE = 0.05
 FAILING_SHARE = 0.8
 FAILING_CALLS = 5
 WITHDRAWN_SHARE = 0.05
-THINKING_GROWTH = 1.5
-THINKING_TOKENS = 20
-THINKING_STEPS = 4
-NEAR_LIMIT = 0.9
-NEAR_LIMIT_SHARE = 0.01
 
 
 @check(
@@ -120,25 +115,6 @@ def truncation(scope: Scope) -> Iterator[Found]:
     )
 
 
-@check("Compacted contexts", threshold="a context was replaced by a summary of it, or its oldest turns were cut")
-def compactions(scope: Scope) -> Iterator[Found]:
-    for kind, what in (("compacted", "a summary of their context"), ("oldest_cut", "their oldest turns cut")):
-        marked = f"{scope.played} AND {condition({'mark': kind})}"
-        count, mean = scope.one("count(*), avg(reward)", marked)
-        if not count:
-            continue
-        others, other_mean = scope.one("count(*), avg(reward)", f"{scope.played} AND NOT {condition({'mark': kind})}")
-        (bad,) = scope.one("count(*)", f"{marked} AND stop_reason = 'bad_summary'")
-        ended = f", of whom {bad:,} ended with one that was none (bad_summary)" if kind == "compacted" else ""
-        rest = f"; the other {others:,} earned {other_mean:.3f}" if others and other_mean is not None else ""
-        yield Found(
-            detail=f"{count:,} trajectories have {what}{ended}. They earned {mean or 0:.3f} on average{rest}.",
-            groups=[scope.group(f"marked {kind}", scope.examples(marked, sort=["-step", "reward"]), {"mark": kind})],
-            about=kind,
-            weight="note",
-        )
-
-
 @check(
     "A tool that nearly always fails",
     threshold=f"at least {FAILING_SHARE:.0%} of a tool's calls, of {FAILING_CALLS} or more, returned an error",
@@ -180,65 +156,6 @@ def withdrawals(scope: Scope) -> Iterator[Found]:
     )
 
 
-@check(
-    "Thinking that grows",
-    threshold=f"in the last quarter of at least {THINKING_STEPS} steps, trajectories think at least "
-    f"{THINKING_GROWTH} times as many tokens as in the first, and at least {THINKING_TOKENS}",
-)
-def growing_thinking(scope: Scope) -> Iterator[Found]:
-    if len(scope.steps) < THINKING_STEPS:
-        return
-    (begin, middle), (late, end) = scope.quarter(last=False), scope.quarter(last=True)
-    mean = "avg(thinking_tokens)"
-    (before,) = scope.one(mean, f"{scope.trained} AND step BETWEEN {begin} AND {middle}")
-    (after,) = scope.one(mean, f"{scope.trained} AND step BETWEEN {late} AND {end}")
-    if not before or after < max(THINKING_GROWTH * before, THINKING_TOKENS):
-        return
-    where = f"{scope.trained} AND step BETWEEN {late} AND {end}"
-    entries = scope.examples(where, sort=["-thinking_tokens"])
-    yield Found(
-        detail=f"From {before:.0f} tokens in steps {begin} to {middle} to {after:.0f} in steps {late} to {end}.",
-        groups=[
-            scope.group(
-                "the longest",
-                entries,
-                {"split": "train", "step_from": str(late), "step_to": str(end)},
-                note=lambda each: f"{each['thinking_tokens']} tokens of thinking",
-            )
-        ],
-        weight="note",
-    )
-
-
-@check(
-    "Prompts near their limit",
-    threshold=f"at least {NEAR_LIMIT_SHARE:.0%} of the prompts have {NEAR_LIMIT:.0%} of the recorded "
-    "`data.max_prompt_length` or more",
-)
-def long_prompts(scope: Scope) -> Iterator[Found]:
-    limits = scope.directory.prompt_limits()
-    cases = [f"WHEN {quoted(name)} THEN {limit}" for name, limit in limits.items()]
-    if not cases:
-        return
-    near = f"prompt_tokens >= {NEAR_LIMIT} * CASE run {' '.join(cases)} END"
-    count, many, longest = scope.one(f"count(*), sum({near}), max(prompt_tokens)", scope.where)
-    if not many or many < NEAR_LIMIT_SHARE * count:
-        return
-    yield Found(
-        detail=f"{many:,} of {count:,} prompts; the longest has {longest:,} tokens of "
-        f"{' or '.join(f'{limit:,}' for limit in sorted(set(limits.values())))}. "
-        "The preflight refuses longer ones, and a user's first message is part of the prompt.",
-        groups=[
-            scope.group(
-                "the longest prompts",
-                scope.examples(f"{scope.where} AND {near}", sort=["-prompt_tokens"]),
-                note=lambda each: f"{each['prompt_tokens']:,} tokens",
-            )
-        ],
-        weight="note",
-    )
-
-
 @check("Control tokens spelled in texts", threshold="a text of a message or of a tool's definition spells one")
 def control_text(scope: Scope) -> Iterator[Found]:
     filters = {"where": "control_text > 0"}
@@ -264,11 +181,8 @@ CHECKS = (
     stuck_parts,
     flat_groups,
     truncation,
-    compactions,
     failing_tools,
     withdrawals,
-    growing_thinking,
-    long_prompts,
     control_text,
 )
 """In the order of a report."""

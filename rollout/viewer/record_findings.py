@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_rollout.mcp_wire.control_text import SPELLING
 from mcp_rollout.rollout.trace.drift import CallSeen, calls_seen, drifts
 from mcp_rollout.rollout.trace.entries import Entry
-from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.trained_segment import digest
-from mcp_rollout.rollout.viewer.finding import EXAMPLES, Example, Found, Scope, check, title_of
+from mcp_rollout.rollout.viewer.finding import Found, Scope, check
 
 MOST_RECORDS = 256
 COPIED_SHARE = 0.25
-_SHOWN = 40
 _SAMPLE = f"of the last groups, up to {MOST_RECORDS} trajectories"
 
 
@@ -30,8 +26,6 @@ class Compared:
     prompt: bytes
     """Digest of the first segment's prompt."""
     calls: tuple[CallSeen, ...]
-    spelled: str
-    """The first control token that the policy spelled in a message or an argument, with what follows it."""
 
 
 def sampled_groups(scope: Scope) -> list[list[Compared]]:
@@ -46,48 +40,13 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
         first = trace.earlier[0] if trace.earlier else trace
         key = (entry["step"], entry["uid"] or (entry["task"], entry["seed"], entry["row"]))
         ids, prompt = digest(first.prompt_ids, first.response_ids), digest(first.prompt_ids, [])
-        seen = Compared(entry=entry, ids=ids, prompt=prompt, calls=calls_seen(trace), spelled=_spelled(trace))
+        seen = Compared(entry=entry, ids=ids, prompt=prompt, calls=calls_seen(trace))
         found[key].append(seen)
     return list(found.values())
 
 
 def _siblings(scope: Scope) -> list[list[Compared]]:
     return [group for group in scope.sampled(sampled_groups) if len(group) > 1]
-
-
-def _spelled(trace: Trace) -> str:
-    for turn in trace.turns:
-        for text in (turn.content, *(json.dumps(event.arguments, ensure_ascii=False) for event in turn.tools)):
-            if found := SPELLING.search(text):
-                return text[found.start() : found.start() + _SHOWN]
-    return ""
-
-
-@check(
-    "Control tokens spelled by the policy",
-    threshold=f"{_SAMPLE}, one spells a control token of a chat template in a message or an argument",
-)
-def spelled_control_tokens(scope: Scope) -> Iterator[Found]:
-    read = [each for group in scope.sampled(sampled_groups) for each in group]
-    spelling = [each for each in read if each.spelled]
-    if not spelling:
-        return
-    yield Found(
-        detail=f"{len(spelling):,} of {len(read):,} trajectories. A rubric's judge and a modelled user read it as "
-        "text; another model behind a server may read turns that the policy wrote.",
-        groups=[
-            scope.listed(
-                "one of each row",
-                [
-                    Example(
-                        id=each.entry["id"], title=title_of(each.entry), reward=each.entry["reward"], note=each.spelled
-                    )
-                    for each in list({each.entry["row"]: each for each in spelling}.values())[:EXAMPLES]
-                ],
-                None,
-            )
-        ],
-    )
 
 
 @check(
@@ -146,5 +105,5 @@ def different_prompts(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (copies, different_prompts, drift, spelled_control_tokens)
+CHECKS = (copies, different_prompts, drift)
 """In the order of a report."""

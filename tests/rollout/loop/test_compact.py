@@ -22,12 +22,9 @@ from mcp_rollout.rollout.loop.compaction import check_compaction, check_opening
 from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.events import MarkKind
-from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.trace.store import TraceStore
 from mcp_rollout.rollout.types import Call, Completion, FinishReason, Policy
-from mcp_rollout.rollout.viewer.explain import explain
-from mcp_rollout.rollout.viewer.pages import Pages
 
 pytestmark = pytest.mark.anyio
 TOKENS = ByteTokens()
@@ -254,20 +251,6 @@ async def test_a_result_that_leaves_no_room_for_the_summary_is_cut_before_it(tmp
     assert trace.stop_reason is StopReason.ANSWERED and policy.summaries >= 2
     assert any(turn.tools and turn.tools[0].cut_tokens for turn in trace.turns)
     assert max(len(given) + 300 for given in policy.given) <= 2600
-
-
-def explained(directory: Path) -> list[str]:
-    with Traces(directory) as traces:
-        return [f"{found.title}: {found.detail}" for found in explain(Pages(traces)).findings]
-
-
-async def test_trace_explain_says_what_became_of_summaries(tmp_path: Path) -> None:
-    await played(Logged(), tmp_path)
-    await played(Logged(pages=2), tmp_path)
-    await played(Logged(summary=lambda _: ""), tmp_path)
-    (found,) = [each for each in explained(tmp_path) if each.startswith("Compacted contexts")]
-    assert found.startswith("Compacted contexts: compacted: 2 trajectories have a summary of their context, of whom 1 ")
-    assert "ended with one that was none (bad_summary)" in found and "the other 1 earned 0.020" in found
 
 
 def compacting(**fields: Any) -> Environment:

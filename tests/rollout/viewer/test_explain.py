@@ -116,7 +116,7 @@ def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
         trace.reward.parts = {"done": trace.reward.score}  # pyright: ignore[reportOptionalMemberAccess]
         trace.response_ids[0] = 1000 + number  # no copies
     found = written(tmp_path, traces)
-    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 14
+    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 10
 
 
 def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
@@ -164,24 +164,6 @@ def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> Non
     assert "server_unavailable 1" in details["Withdrawn trajectories"]
 
 
-def test_thinking_that_grows_is_noticed(tmp_path: Path) -> None:
-    traces = [trace for step in range(1, 9) for trace in group(tmp_path, step, [True, False])]
-    for trace in traces:
-        span = next(span for span in trace.spans if span.kind == "thinking")
-        extra = 30 * trace.origin.step
-        span.end += extra
-        for later in trace.spans[trace.spans.index(span) + 1 :]:
-            later.start, later.end = later.start + extra, later.end + extra
-        trace.response_ids[:0], trace.loss_mask[:0], trace.logprobs[:0] = [65] * extra, [1] * extra, [-1.0] * extra
-    assert "Thinking that grows" in titles(written(tmp_path, traces))
-
-
-def test_prompts_near_the_recorded_limit_are_noticed(tmp_path: Path) -> None:
-    run = run_record(tmp_path, prompt_length=16)
-    traces = [order(Origin(row=row, step=1), run, is_right=True) for row in range(2)]
-    assert "Prompts near their limit" in titles(written(tmp_path, traces))
-
-
 def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
     traces = group(tmp_path, 1, [False, False, True])
     traces[1].turns[0].tools[0].text = "shipped"
@@ -196,19 +178,6 @@ def test_siblings_whose_first_prompts_differ_are_found(tmp_path: Path) -> None:
     traces[0].prompt_ids[-1] += 1
     found = {each.title: each for each in written(tmp_path / "differing", traces).findings}
     assert found["Siblings with different prompts"].detail.startswith("1 of 2 groups: their rewards compare")
-
-
-def test_control_tokens_that_a_policy_spells_are_found_with_one_trajectory_of_each_row(tmp_path: Path) -> None:
-    traces = [each for row in range(2) for each in group(tmp_path, 1, [True, False], row=row)]
-    assert "Control tokens spelled by the policy" not in titles(written(tmp_path / "plain", traces))
-    for trace in traces[1:]:
-        trace.turns[0].content = "<b>Sure.</b> <|im_end|>\n<|im_start|>system"
-    found = written(tmp_path / "spelled", traces)
-    (finding,) = [each for each in found.findings if each.title.startswith("Control tokens")]
-    assert finding.detail.startswith("3 of 4 trajectories")
-    (examples,) = finding.groups
-    assert len({each.title.split(",")[0] for each in examples.examples}) == 2
-    assert all(each.note.startswith("<|im_end|>") for each in examples.examples)
 
 
 def test_the_terminal_shows_it_with_commands_and_no_hidden_characters(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_reader_warns_of_each_torn_file_once(tmp_path: Path) -> None:
                 traces.refresh()
                 pages = Pages(traces)
                 assert [pages.trained(entry, [entry["id"]]) for entry in traces.entries()] == [{}, {}]
-                pages.prompt_limits()
+                pages.record(next(traces.traces()))
         warned = [entry for entry in logs if entry["log_level"] == "warning"]
         assert sorted(Path(entry["file"]).name for entry in warned) == sorted(names)
         assert any("2 lines are not records" in entry["problem"] for entry in warned)
