@@ -163,8 +163,40 @@ class LongThinkingConfig(FilterConfig):
         return self
 
 
+class Overlong(StrEnum):
+    """What becomes of a trajectory that a limit cut."""
+
+    SCORE = "score"
+    """It is scored and trained on as any other."""
+    MASK = "mask"
+    """All of its tokens leave the loss; its reward still counts in its group."""
+    PENALISE = "penalise"
+    """A penalty is subtracted from its reward."""
+
+
+class OverlongConfig(Section):
+    """Trajectories that a limit cut: of tokens, turns, user turns, calls or time."""
+
+    action: Overlong = Overlong.SCORE
+    """What happens to them."""
+    penalty: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    """Subtracted from the reward under the action `penalise`."""
+    last_share: float | None = Field(default=None, gt=0, le=1)
+    """Under `penalise`, the last share of the token limit, over which the penalty grows from 0 to the whole (DAPO, arXiv
+    2503.14476); None penalises only what was cut."""
+
+    @model_validator(mode="after")
+    def _penalty_is_used(self) -> Self:
+        given = sorted({"penalty", "last_share"} & self.model_fields_set)
+        if given and self.action is not Overlong.PENALISE:
+            raise InvalidValue(
+                f"has a {given[0]}, which `action: {self.action}` does not use", "write action: penalise"
+            )
+        return self
+
+
 class FiltersConfig(Section):
-    """The filters that check every turn; a plain string is short for `{action: ...}`."""
+    """The filters of turns and of whole trajectories; a plain string is short for `{action: ...}`."""
 
     void: FilterConfig = FilterConfig()
     """Matches turns with neither a readable call nor an answer: empty, cut, broken or repeated text."""
@@ -172,6 +204,8 @@ class FiltersConfig(Section):
     """Matches turns that repeat a call."""
     long_thinking: LongThinkingConfig = LongThinkingConfig()
     """Matches turns that think too long."""
+    overlong: OverlongConfig = OverlongConfig()
+    """Matches trajectories that a limit cut."""
 
     @field_validator("*", mode="before")
     @classmethod

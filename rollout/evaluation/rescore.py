@@ -21,8 +21,9 @@ from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.types import Role
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.reward_config import CUSTOM_PART, Component, RewardConfig
-from mcp_rollout.rollout.environment.sections import FilterAction, FiltersConfig
+from mcp_rollout.rollout.environment.sections import FilterAction, FiltersConfig, Overlong
 from mcp_rollout.rollout.errors import RewardError
+from mcp_rollout.rollout.loop.filters import penalty_share
 from mcp_rollout.rollout.loop.reward import Judged, judge, own_parts, weigh
 from mcp_rollout.rollout.trace.events import MarkKind
 from mcp_rollout.rollout.trace.outcome import ROUNDING
@@ -181,6 +182,10 @@ def _penalty(trace: Trace, filters: FiltersConfig, record: RunRecord) -> float:
             if hasattr(now, bound) and before.get(name, {}).get(bound) != getattr(now, bound):
                 raise NotRescored(f"filters.{name}.{bound} has changed, and the turns were marked by the old one")
         penalty += now.penalty * sum(mark.kind is kind for turn in trace.turns for mark in turn.marks)
+    if filters.overlong.action is Overlong.PENALISE:
+        if filters.overlong.last_share is not None:
+            raise NotRescored("filters.overlong.last_share needs the tokens that were left, which are not recorded")
+        penalty += filters.overlong.penalty * penalty_share(filters.overlong, trace.stop_reason, room=1.0)
     return penalty
 
 

@@ -1,4 +1,5 @@
-"""Filters: detect void turns, repeated calls and long thinking, and apply the actions of the environment."""
+"""Filters: detect void turns, repeated calls, long thinking and trajectories that a limit cut, and apply the actions of
+the environment."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from mcp_rollout.gateway.types import CallFault, ToolResult, canonical_json
-from mcp_rollout.rollout.environment.sections import FilterAction, FilterConfig, FiltersConfig
+from mcp_rollout.rollout.environment.sections import FilterAction, FilterConfig, FiltersConfig, Overlong, OverlongConfig
 from mcp_rollout.rollout.trace.events import Mark, MarkKind
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.types import Call, Completion, FinishReason, Parsed
@@ -21,6 +22,8 @@ _LOOP_REPEATS, _LOOP_TOKENS, _LONGEST_PERIOD = 4, 24, 64
 """A text ends in a loop if its last tokens repeat a period at least this often and this many tokens long in total;
 longer periods are not detected."""
 
+_OVERLONG = {Overlong.MASK: FilterAction.MASK_TRAJECTORY, Overlong.PENALISE: FilterAction.PENALISE}
+"""What `filters.overlong` does, as the action of a filter."""
 _OWN_PROCESS = {CallFault.TIMED_OUT: MarkKind.TIMED_OUT, CallFault.SERVER_GONE: MarkKind.SERVER_GONE}
 """Marks of what a policy did to its own process."""
 
@@ -35,6 +38,7 @@ class Filters:
             MarkKind.REPEATED_CALL: config.repeated_calls,
             MarkKind.LONG_THINKING: config.long_thinking,
         }
+        self._overlong = config.overlong
         self._made = Counter[str]()
 
     def judge(self, trace: Trace, completion: Completion, parsed: Parsed) -> None:
@@ -51,13 +55,25 @@ class Filters:
         if any(mark.action is FilterAction.END for mark in marks):
             trace.stop_reason = StopReason.FILTERED
 
-    def settle(self, trace: Trace) -> float:
-        """Mask the whole trajectory where a filter's action is that, and return the sum of the penalties."""
+    def settle(self, trace: Trace, room: float) -> float:
+        """Mask the whole trajectory where a filter's action is that, and return the sum of the penalties.
+
+        Args:
+            room: the share of the token limit that the trajectory has left.
+        """
+        overlong = penalty_share(self._overlong, trace.stop_reason, room)
+        action = _OVERLONG.get(self._overlong.action)
+        if overlong and action is not None and trace.turns:
+            cut = trace.stop_reason is not None and trace.stop_reason.is_limit
+            detail = str(trace.stop_reason) if cut else f"{room:.0%} of the tokens left"
+            trace.turns[-1].marks.append(Mark(kind=MarkKind.OVERLONG, detail=detail, action=action))
         found = [mark for turn in trace.turns for mark in turn.marks]
         if any(mark.action is FilterAction.MASK_TRAJECTORY for mark in found):
             for segment in (*trace.earlier, trace):
                 segment.mask()
-        return sum(self._filters[mark.kind].penalty for mark in found if mark.action is FilterAction.PENALISE)
+        penalties = {kind: each.penalty for kind, each in self._filters.items()}
+        penalties[MarkKind.OVERLONG] = self._overlong.penalty * overlong
+        return sum(penalties[mark.kind] for mark in found if mark.action is FilterAction.PENALISE)
 
     def _matches(self, completion: Completion, parsed: Parsed) -> Iterator[tuple[MarkKind, str]]:
         """The filters that match, each with the detail of its mark."""
@@ -75,6 +91,14 @@ class Filters:
         key = canonical_json([call.name, call.arguments])
         self._made[key] += 1
         return self._made[key]
+
+
+def penalty_share(config: OverlongConfig, stopped: StopReason | None, room: float) -> float:
+    """How much of the penalty a trajectory gets: 1 where a limit cut it, and before that, within `last_share` of the
+    token limit, 1 - room / last_share."""
+    if stopped is not None and stopped.is_limit:
+        return 1.0
+    return 0.0 if config.last_share is None else max(0.0, 1.0 - max(room, 0.0) / config.last_share)
 
 
 def readable(parsed: Parsed) -> list[Call]:

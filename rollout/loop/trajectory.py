@@ -174,7 +174,7 @@ async def _play(
                 leaf.check()
                 trace.control_text = tokens.control_text(trace.messages, context.schemas)
                 if not trace.is_withdrawn:
-                    penalty = filters.settle(trace)
+                    penalty = filters.settle(trace, limits.tokens_left(trace) / limits.response_tokens)
                     kept = store.directory / JUDGEMENTS
                     # Within the lease: the server scores the state that this trajectory left.
                     trace.reward = await score(

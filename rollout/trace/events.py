@@ -132,6 +132,8 @@ class MarkKind(StrEnum):
     """Neither a readable call nor an answer; `detail` has the reason (SimpleTIR, arXiv 2509.02479)."""
     REPEATED_CALL = "repeated_call"
     LONG_THINKING = "long_thinking"
+    OVERLONG = "overlong"
+    """A limit cut the trajectory with this turn, or was near; `detail` has the limit, or the share of tokens left."""
     MALFORMED_CALL = "malformed_call"
     UNKNOWN_TOOL = "unknown_tool"
     CUT_CALL = "cut_call"

@@ -67,11 +67,25 @@ class StopReason(StrEnum):
         return not self.is_withdrawn and self not in _COMPLETE
 
     @property
+    def is_limit(self) -> bool:
+        """Whether a limit cut the trajectory."""
+        return self in _LIMITS
+
+    @property
     def is_withdrawn(self) -> bool:
         return self in (StopReason.ABORTED, StopReason.FAILED)
 
 
 _COMPLETE = frozenset({StopReason.ANSWERED, StopReason.USER_DONE, StopReason.WORLD_DONE, StopReason.AGENT_ENDED})
+_LIMITS = frozenset(
+    {
+        StopReason.TURN_LIMIT,
+        StopReason.USER_TURN_LIMIT,
+        StopReason.TOOL_CALL_LIMIT,
+        StopReason.TOKEN_LIMIT,
+        StopReason.TIME_LIMIT,
+    }
+)
 
 
 @dataclass(kw_only=True, slots=True)

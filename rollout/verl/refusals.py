@@ -43,6 +43,9 @@ _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 """Estimators without a baseline over the trajectories of a row."""
 _VOTING = ("grpo", *ESTIMATORS)
 """Estimators in which each trajectory has one vote, however many samples it has."""
+_CORRECTION, _LOSS = "algorithm.rollout_correction", f"{_ACTOR}.policy_loss.loss_mode"
+_OF_RATIOS = ("gspo", "cispo")
+"""Losses that differ from the plain policy gradient by what they make of a ratio other than 1."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Run:
 
     def words(self, key: str) -> Mapping[str, object]:
         named = {} if self.own_environment is None else {"environment": self.environment.name}
-        return {"value": self[key], "estimator": self[_ESTIMATOR_KEY], **named}
+        return {"value": self[key], "estimator": self[_ESTIMATOR_KEY], "loss": self[_LOSS], **named}
 
     @property
     def environment(self) -> Environment:
@@ -111,7 +114,20 @@ class Run:
     def corrects(self) -> bool:
         """Whether the loss accounts for tokens that older weights sampled."""
         correction = self.config.algorithm.rollout_correction
-        return bool(correction.rollout_is or correction.rollout_rs or correction.bypass_mode)
+        return bool(correction.rollout_is or correction.rollout_rs) or self.bypasses
+
+    @property
+    def bypasses(self) -> bool:
+        """Whether the sampled log-probabilities stand for the trainer's."""
+        return bool(self[f"{_CORRECTION}.bypass_mode"])
+
+    @property
+    def updates_once(self) -> bool:
+        """Whether a batch is one update, by weights that have not moved since `old_log_probs`."""
+        actor = self.config.actor_rollout_ref.actor
+        return (
+            not self.is_async and actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= groups_per_update(self.config)
+        )
 
     @property
     def joins_a_cluster(self) -> bool:
@@ -225,11 +241,39 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         seen=VERL,
     ),
     Refusal(
-        key="algorithm.rollout_correction.rollout_is",
+        key=f"{_CORRECTION}.rollout_is",
         when=lambda run: run.is_async and not run.corrects,
         problem="tokens that older weights sampled are trained on as if the newest had sampled them",
         remedy="set it to token, as recipe=async does",
         seen=VERL,
+        only_warns=lambda _: True,
+    ),
+    Refusal(
+        key=f"{_CORRECTION}.bypass_mode",
+        when=lambda run: run.trains and run.bypasses and run[_LOSS] not in ("vanilla", "bypass_mode"),
+        problem="is {value} beside the loss {loss}, which verl's v0 trainer then replaces by its own; under v1 its ratio "
+        "is to the engine's probabilities, so that its clip acts on how engine and trainer round",
+        remedy=f"leave it False, or set {_LOSS}=vanilla",
+        seen=VERL,
+    ),
+    Refusal(
+        key=f"{_CORRECTION}.bypass_mode",
+        when=lambda run: (
+            run.trains
+            and run.is_v1
+            and run.bypasses
+            and run[_LOSS] == "vanilla"
+            and (run[f"{_CORRECTION}.rollout_rs"] or run[f"{_CORRECTION}.loss_type"] != "ppo_clip")
+        ),
+        problem="is {value}, and verl's v1 trainer then leaves out rollout_rs and loss_type",
+        remedy="leave it False to use rollout_rs, or leave both as they are",
+        seen=VERL,
+    ),
+    Refusal(
+        key=f"{_ACTOR}.ppo_mini_batch_size",
+        when=lambda run: run.trains and run[_LOSS] in _OF_RATIOS and run.updates_once,
+        problem="is {value}, which is one update a step: the ratio of {loss} is 1 throughout, and its clip never acts",
+        remedy="a quarter of data.train_batch_size, for example; or set ppo_epochs to 2 or more",
         only_warns=lambda _: True,
     ),
     Refusal(

@@ -7,7 +7,7 @@
 - `group_size`: the trajectories of a row, `rollout.n`.
 - `void_batches`, `tool_format`: as in `rollout.training.void`.
 - `filter_groups`, `train_batch_size`: verl's `algorithm.filter_groups` and `data.train_batch_size`, which verl gives
-  to its own buffers only.
+  to its own buffers only. `filter_groups.max_num_gen_batches`, which those ignore, bounds how many groups are replaced.
 - `poll_interval_s`: how often the trainer checks whether its batch is complete.
 """
 
@@ -109,6 +109,10 @@ _MOST_REPLACED = 10
 """Withdrawn groups that are replaced for each group of a batch, whatever `max_failed_share` allows."""
 
 
+class AllTied(StopTraining):
+    """More groups of one reward were replaced than `algorithm.filter_groups.max_num_gen_batches` allows."""
+
+
 class BatchChecks:
     """Mixin for verl's replay buffers."""
 
@@ -134,6 +138,8 @@ class BatchChecks:
         self._selected: list[str] = []
         self._removed: set[str] = set()  # groups of training that were removed since the last batch
         self._replaced = 0  # those of them that were withdrawn whole
+        self._filtered = 0  # groups of one reward that were replaced since the last batch
+        self._most_filtered = int((given.get("filter_groups") or {}).get("max_num_gen_batches") or 0)  # in batches
         self._asked = int(given.get("train_batch_size", 1))
         self._reasons: dict[str, str] = {}  # why the groups of the current eviction are removed, by uid
         self._void = VoidWatch(int(given.get("void_batches", 0)), tool_format=str(given.get("tool_format", "")))
@@ -145,6 +151,7 @@ class BatchChecks:
             ToolsChanged: a server has changed its tools.
             TooManyFailures: more trajectories of the batch were withdrawn than allowed, or no group is left.
             VoidRun: this batch, like some before it, teaches nothing.
+            AllTied: groups of one reward were replaced, batch after batch.
         """
         if partition_id != "val":
             self._asked = batch_size
@@ -165,7 +172,7 @@ class BatchChecks:
         if partition_id == "val":
             return batch, metrics | statistics.metrics()
         self.sampled = Sampled(statistics=statistics, keys=list(batch.keys), groups=batch_size, replaced=self._replaced)
-        self._replaced = 0
+        self._replaced = self._filtered = 0
         return batch, metrics | metrics_of([self.sampled])
 
     def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
@@ -209,6 +216,13 @@ class BatchChecks:
         if failed:
             self._replaced += len(failed)
             self._check_replaced()
+        self._filtered += len(filtered)
+        if 0 < self._most_filtered * self._asked <= self._filtered:
+            raise AllTied(
+                f"{self._filtered} groups were replaced, in each of which all rewards were equal, while {self._asked} "
+                f"with an advantage were waited for: as many as max_num_gen_batches={self._most_filtered} allows\n"
+                "  Remedy: other tasks, more samples of each, or a reward with more parts"
+            )
         return evicted
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:

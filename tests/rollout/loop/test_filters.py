@@ -11,6 +11,7 @@ from worlds import ROLE, play, saying
 
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.filters import ends_in_loop, void
+from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.record import StopReason, Trace
 from mcp_rollout.rollout.types import Call, Completion, FinishReason
@@ -120,3 +121,33 @@ async def test_over_long_thinking_is_found_by_its_tokens(tmp_path: Path) -> None
     trace = await played(tmp_path, *texts, filters=filters)
     assert [str(mark.kind) for mark in trace.turns[0].marks] == ["long_thinking"]
     assert sum(trace.loss_mask) == trace.turns[1].sampled
+
+
+@pytest.mark.parametrize(
+    ("overlong", "texts", "penalty", "in_loss"),
+    [
+        ("score", [AGAIN, AGAIN], 0.0, True),
+        ("mask", [AGAIN, AGAIN], 0.0, False),
+        ("mask", [AGAIN, "Done."], 0.0, True),
+        ("penalise", [AGAIN, AGAIN], 0.1, True),
+        ("penalise", ["x" * 100], 0.0, True),
+        ({"action": "penalise", "penalty": 1.0, "last_share": 1.0}, ["x" * 100], 0.505, True),
+        ({"action": "penalise", "penalty": 1.0, "last_share": 0.25}, ["x" * 100], 0.0, True),
+        ({"action": "penalise", "penalty": 1.0, "last_share": 0.25}, ["x" * 180], 0.62, True),
+        ({"action": "penalise", "penalty": 1.0, "last_share": 0.25}, ["x" * 300], 1.0, True),
+    ],
+)
+async def test_a_trajectory_that_a_limit_cut_is_scored_masked_or_penalised(
+    overlong: Any, texts: list[str], penalty: float, in_loss: bool, tmp_path: Path
+) -> None:
+    """Two turns, or 200 tokens, of which a text has its bytes and the end of the turn."""
+    is_call = texts[0] == AGAIN
+    limits = Limits(assistant_turns=2, response_tokens=5000 if is_call else 200)
+    fields = {"reward": {"server": "world"}, "filters": {"overlong": overlong}}
+    trace = await play({"world": server()}, saying(*texts), tmp_path, limits=limits, **fields)
+    assert trace.reward is not None and trace.reward.penalty == pytest.approx(penalty)
+    assert trace.reward.score == pytest.approx(1.0 - penalty) and trace.is_in_loss == in_loss
+    marks = [mark for turn in trace.turns for mark in turn.marks if mark.kind == "overlong"]
+    assert bool(marks) == (penalty > 0 or not in_loss)
+    cut = [] if trace.stop_reason is StopReason.ANSWERED else [str(trace.stop_reason)]
+    assert [mark.detail for mark in marks if "left" not in mark.detail] == (cut if marks else [])

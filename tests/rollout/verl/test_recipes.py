@@ -1,4 +1,4 @@
-"""The recipes for GPUs: every key exists in verl, every section is accepted by verl's own classes, the sizes agree."""
+"""The recipes: every key exists in verl, every section is accepted by verl's own classes, the sizes agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.usefixtures("imported_verl")
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
-SIZES = [name for name in RECIPES if name != "async"]
+SIZES = [name for name in RECIPES if "qwen3" in name]
+ALGORITHMS = [name for name in RECIPES if name != "async" and name not in SIZES]
 BASE = ["hydra.searchpath=[pkg://verl.trainer.config]", "data.train_files=rows.parquet"]
 
 
@@ -25,7 +26,8 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def keys(config: Any, prefix: str = "") -> set[str]:
-    if not isinstance(config, dict) or not config or prefix.endswith(".mcp.environment"):  # validated below
+    # What is below these is validated in other tests, and by torch's optimizer.
+    if not isinstance(config, dict) or not config or prefix.endswith((".mcp.environment", "_optimizer_config")):
         return {prefix}
     return {path for key, value in config.items() for path in keys(value, f"{prefix}.{key}")}
 
@@ -100,7 +102,54 @@ def test_the_asynchronous_recipe_goes_with_the_others() -> None:
     assert together.data == alone.data and together.actor_rollout_ref.rollout == alone.actor_rollout_ref.rollout
 
 
+def test_algorithms_go_with_sizes_and_what_follows_them_on_the_command_line_counts() -> None:
+    changed = ("actor_rollout_ref.actor.clip_ratio_high=0.3", "data.max_response_length=99")
+    config = composed("engine=cpu", "recipe=[qwen3_1gpu,dr_grpo,tis]", *changed)
+    actor = config.actor_rollout_ref.actor
+    assert config.trainer.n_gpus_per_node == 1 and config.data.max_prompt_length == 4096
+    assert config.algorithm.rollout_correction.rollout_is == "token"
+    assert (actor.clip_ratio_high, actor.loss_scale_factor) == (0.3, 99)
+
+
+def test_each_algorithm_is_what_its_paper_says_in_verls_keys() -> None:
+    def chosen(name: str) -> tuple[object, ...]:
+        config = composed(*([f"recipe={name}"] if name else []))
+        actor, algorithm = config.actor_rollout_ref.actor, config.algorithm
+        return (
+            actor.policy_loss.loss_mode,
+            actor.loss_agg_mode,
+            (actor.clip_ratio_low, actor.clip_ratio_high),
+            algorithm.norm_adv_by_std_in_grpo,
+            actor.use_kl_loss or algorithm.use_kl_in_reward,
+            config.data.train_batch_size // actor.ppo_mini_batch_size * actor.ppo_epochs,
+        )
+
+    assert {name: chosen(name) for name in ("", *ALGORITHMS)} == {
+        "": ("vanilla", "token-mean", (0.2, 0.2), True, False, 1),
+        "cispo": ("cispo", "token-mean", (10, 0.2), True, False, 4),
+        "dapo": ("vanilla", "token-mean", (0.2, 0.28), True, False, 4),
+        "dr_grpo": ("vanilla", "seq-mean-token-sum-norm", (0.2, 0.2), False, False, 1),
+        "gspo": ("gspo", "seq-mean-token-mean", (3e-4, 4e-4), True, False, 4),
+        "tis": ("vanilla", "token-mean", (0.2, 0.2), True, False, 1),
+        "warm_start": ("vanilla", "token-mean", (0.2, 0.2), True, True, 1),
+    }
+    assert composed("recipe=dapo").trainer.v1.sampler.sampler_kwargs.filter_groups.enable
+
+
 ENGINES = sorted(path.stem for path in (CONFIGS / "engine").glob("*.yaml"))
+
+
+def test_importance_is_corrected_where_another_program_samples() -> None:
+    def correction(*overrides: str) -> tuple[object, ...]:
+        config = composed(*overrides)
+        chosen = config.algorithm.rollout_correction
+        assert config.actor_rollout_ref.rollout.calculate_log_probs
+        return chosen.rollout_is, chosen.rollout_is_threshold
+
+    on, off = ("token", 2.0), (None, 2.0)
+    engines = {"sglang": on, "sglang_cpu": on, "vllm": on, "cpu": off, "cpu_135m": off, "transformers": off}
+    assert {name: correction(f"engine={name}") for name in ENGINES} == engines
+    assert correction("algorithm.rollout_correction.rollout_is=null") == off
 
 
 @pytest.mark.parametrize("override", [*(f"recipe={name}" for name in RECIPES), *(f"engine={name}" for name in ENGINES)])

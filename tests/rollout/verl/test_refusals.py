@@ -31,7 +31,8 @@ STORAGE, THRESHOLD = (
     "transfer_queue.backend.SimpleStorage.required_node_resource",
     f"{SAMPLER}.max_off_policy_threshold",
 )
-STALE = "algorithm.rollout_correction.rollout_is"
+CORRECTION = "algorithm.rollout_correction"
+STALE, BYPASS, LOSS = f"{CORRECTION}.rollout_is", f"{CORRECTION}.bypass_mode", f"{ACTOR}.policy_loss.loss_mode"
 V0 = {"trainer.use_v1": False, ESTIMATOR: "reinforce_plus_plus"}
 ASYNC = {MODE: "mcp_colocate_async", f"{SAMPLER}.custom_sampler.name": "MCPReplayBufferAsync", STALE: "token"}
 WAIT = {**ASYNC, f"{SAMPLER}.max_off_policy_strategy": "wait", "trainer.v1.colocate_async.num_warmup_batches": 2}
@@ -68,7 +69,13 @@ RUNS: list[tuple[dict[str, object], dict[str, str]]] = [
     ({STALE: "token", LOGPROBS: False}, {LOGPROBS: "leaves algorithm.rollout_correction out"}),
     ({LOGPROBS: False}, {}),
     ({**ASYNC, STALE: None}, {STALE: "warned"}),
-    ({**ASYNC, STALE: None, "algorithm.rollout_correction.bypass_mode": True}, {}),
+    ({**ASYNC, STALE: None, BYPASS: True}, {}),
+    ({BYPASS: True, STALE: "token"}, {}),
+    ({BYPASS: True, LOSS: "cispo", MINI_BATCH: 8}, {BYPASS: "is True beside the loss cispo"}),
+    ({**V0, BYPASS: True, LOSS: "geo_mean"}, {BYPASS: "v0 trainer then replaces"}),
+    ({BYPASS: True, f"{CORRECTION}.loss_type": "reinforce"}, {BYPASS: "leaves out rollout_rs and loss_type"}),
+    ({LOSS: "gspo"}, {MINI_BATCH: "warned"}),
+    ({LOSS: "gspo", f"{ACTOR}.ppo_epochs": 2}, {}),
     ({f"{ROLLOUT}.top_p": 0.8}, {f"{ROLLOUT}.top_p": "warned"}),
     ({f"{ROLLOUT}.top_k": 20}, {f"{ROLLOUT}.top_p": "warned"}),
     ({f"{ROLLOUT}.temperature": 0}, {f"{ROLLOUT}.temperature": "is 0, and the trainer divides by it"}),
