@@ -1,5 +1,7 @@
 """A handshake-era MCP server on asyncio and the standard library alone, for tests of forks; `python forking_server.py`.
 
+A program that sets TOOLS and `call` and runs `serve` is another server, which starts in a tenth of the SDK's time.
+
 With BEFORE=thread it starts a thread before it serves.
 """
 
@@ -62,7 +64,7 @@ def call(name, arguments):
             return block.partition(b"\0MCP_ROLLOUT_OWNER=")[2].partition(b"\0")[0].decode()
 
 
-NAMES = ("put", "made", "facts", "draw", "exit", "kill", "child", "owner")
+TOOLS = [{"name": name} for name in ("put", "made", "facts", "draw", "exit", "kill", "child", "owner")]
 
 
 async def serve():
@@ -76,7 +78,7 @@ async def serve():
             info = {"name": "forking", "version": "1"}
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
         elif message["method"] == "tools/list":
-            result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]}
+            result = {"tools": [{"inputSchema": {"type": "object"}, **tool} for tool in TOOLS]}
         elif message["method"] == "tools/call":
             answer = call(message["params"]["name"], message["params"].get("arguments", {}))
             if asyncio.isfuture(answer):

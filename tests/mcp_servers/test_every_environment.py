@@ -62,10 +62,12 @@ async def chosen(stage: Stage, *, full: bool) -> list[Task]:
     return tasks if full else Random(name).sample(tasks, SLICE[name])
 
 
-async def some_players(stage: Stage) -> list[tuple[Task, str]]:
-    """Tasks and who plays them: two that do the same task in their own ways, and one with another task."""
+@pytest.fixture(scope="module")
+async def alone(stage: Stage) -> list[tuple[Task, str, Trace]]:
+    """Tasks, who plays them, and their traces: two do the same task in their own ways, and one another task."""
     first, *others = await chosen(stage, full=False)
-    return [(first, "expert"), (first, "random"), *((other, "expert") for other in others[:1])]
+    players = [(first, "expert"), (first, "random"), *((other, "expert") for other in others[:1])]
+    return [(task, engine, await stage.play(task, stage.engine(engine, task))) for task, engine in players]
 
 
 async def test_the_splits_have_a_hundred_tasks_and_share_none(stage: Stage) -> None:
@@ -91,18 +93,20 @@ async def test_who_does_anything_or_nothing_earns_little(stage: Stage, engine: s
     assert await stage.mean(engine, await chosen(stage, full=full)) <= 0.2
 
 
-async def test_the_same_seed_is_the_same_world_in_another_process(stage: Stage, tmp_path: Path) -> None:
+async def test_the_same_seed_is_the_same_world_in_another_process(
+    stage: Stage, alone: list[tuple[Task, str, Trace]], tmp_path: Path
+) -> None:
     name = stage.environment.name
     async with staged(name, tmp_path, within=IN_PROCESS[name]() if name in IN_PROCESS else None) as other:
         assert await other.tasks("test") == await stage.tasks("test")
-        for task, engine in await some_players(stage):
-            here, there = [await where.play(task, where.engine(engine, task)) for where in (other, stage)]
+        for task, engine, there in alone:
+            here = await other.play(task, other.engine(engine, task))
             assert other.heard(here) == stage.heard(there) and here.reward == there.reward
 
 
-async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: Stage) -> None:
-    players = await some_players(stage)
-    alone = [await stage.play(task, stage.engine(engine, task)) for task, engine in players]
+async def test_trajectories_side_by_side_see_what_each_would_see_alone(
+    stage: Stage, alone: list[tuple[Task, str, Trace]]
+) -> None:
     together: dict[int, Trace] = {}
     everybody, arrived = anyio.Event(), set[int]()
 
@@ -112,7 +116,7 @@ async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: St
 
         async def before(turn: int) -> None:  # no turn is taken before all have a world
             arrived.add(number)
-            if len(arrived) == len(players):
+            if len(arrived) == len(alone):
                 everybody.set()
             await everybody.wait()
 
@@ -120,9 +124,9 @@ async def test_trajectories_side_by_side_see_what_each_would_see_alone(stage: St
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as group:
-            for number, (task, engine) in enumerate(players):
+            for number, (task, engine, _) in enumerate(alone):
                 group.start_soon(play, number, task, engine)
-    for number, trace in enumerate(alone):
+    for number, (_, _, trace) in enumerate(alone):
         assert stage.heard(together[number]) == stage.heard(trace) and together[number].reward == trace.reward
 
 
@@ -182,7 +186,7 @@ async def test_worlds_leave_no_file_and_no_process_behind(
             async with stage.gateway.lease(trajectory=f"{number}", task=tasks[number % 40].task, seed=number):
                 pass
             if name not in IN_PROCESS:
-                await alone(myself, place, before)
+                await swept(myself, place, before)
         if name in IN_PROCESS:
             assert below(place) == files and children(myself) == running
     assert not below(place)
@@ -194,7 +198,7 @@ def states() -> list[TrajectoryState[Any]]:
     return [found for found in gc.get_objects() if issubclass(type(found), TrajectoryState)]
 
 
-async def alone(myself: psutil.Process, place: Path, before: set[int]) -> None:
+async def swept(myself: psutil.Process, place: Path, before: set[int]) -> None:
     """While the gateway runs: no process is left of a trajectory, and no directory; only who sweeps up after us."""
     with anyio.fail_after(60):
         while len({child.pid for child in myself.children(recursive=True)} - before) > 1 or leases(place):

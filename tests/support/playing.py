@@ -42,9 +42,13 @@ class Stage:
     traces: Path
     directories: dict[str, str] = field(default_factory=dict)
     """By trajectory, the directory of its lease."""
+    _listed: dict[tuple[str, int | None], list[Task]] = field(default_factory=dict)
+    """By split and count: a list takes a lease, which may start processes."""
 
     async def tasks(self, split: str, count: int | None = None) -> list[Task]:
-        return await environment_tasks(self.environment, self.gateway, split, count)
+        if (split, count) not in self._listed:
+            self._listed[split, count] = await environment_tasks(self.environment, self.gateway, split, count)
+        return self._listed[split, count]
 
     async def play(self, task: Task, policy_for: PolicyFor) -> Trace:
         async def noted(session: Session) -> Policy:
@@ -131,7 +135,10 @@ def score_of(trace: Trace) -> float:
 
 
 def read_environment(name: str) -> Environment:
-    """As on disk, except that npm's servers are the pinned ones of tests/third_party, which need no network."""
+    """As on disk, except that npm's servers are the pinned ones of tests/third_party, which need no network.
+
+    Beside them, a harness with a process for each trajectory is forked: importing it again takes a second.
+    """
     environment = load_environment(name, ENVIRONMENTS)
     servers = dict(environment.servers)
     for server, entry in servers.items():
@@ -139,6 +146,8 @@ def read_environment(name: str) -> Environment:
             package = entry.args[1].removeprefix("@modelcontextprotocol/").partition("@")[0]
             pinned = third_party.npm(package, *entry.args[2:])
             servers[server] = entry.model_copy(update={"command": pinned["command"], "args": tuple(pinned["args"])})
+        elif entry.scope == "process":
+            servers[server] = entry.model_copy(update={"start": "fork"})
     return environment.model_copy(update={"servers": servers})
 
 

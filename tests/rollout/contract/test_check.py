@@ -180,10 +180,11 @@ def test_a_reward_that_no_dropped_call_costs_is_doubtful_and_no_failure() -> Non
 
 
 @pytest.mark.parametrize("clause", [Clause.SCORE, pytest.param(Clause.REPLY, marks=pytest.mark.full)])
-def test_a_server_that_ends_gets_no_remedy_of_the_clause(clause: Clause) -> None:
-    program = f"import faulty; faulty.create('{clause}_exits').run('stdio')"
+def test_a_server_that_ends_gets_no_remedy_of_the_clause(clause: Clause, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(f"import faulty\nfaulty.create('{clause}_exits').run('stdio')\n")
     env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])}
-    entry = {"command": sys.executable, "args": ["-c", program], "env": env, "scope": "process"}
+    program = {"command": sys.executable, "args": [str(tmp_path / "ends.py")], "env": env}
+    entry = {**program, "scope": "process", "start": "fork"}  # each lease has a process, which costs a second without
     report = examined(environment(f"{clause}_exits", servers={"faulty": {**entry, "required": True}}))
     found = next(result for result in report.results if result.clause is clause)
     assert "exited with status 9" in found.said and "the server ended" in found.remedy, report.results
@@ -320,27 +321,28 @@ def test_foreign_tools_keep_the_contract_once_the_yaml_gives_them_roles() -> Non
     assert examined(given).failed == []
 
 
+def foreign(directory: Path, program: str) -> dict[str, Any]:
+    """The entry of a server that is no harness, with a process for each trajectory."""
+    (directory / "foreign.py").write_text(program + "\nasyncio.run(forking_server.serve())\n")
+    env = {"PYTHONPATH": str(ROOT / "tests" / "gateway")}
+    return {"command": sys.executable, "args": [str(directory / "foreign.py")], "env": env, "scope": "process"}
+
+
 STAMPS = """
+import asyncio
 from pathlib import Path
 from uuid import uuid4
-from mcp.server.mcpserver import MCPServer
+import forking_server
 
-server = MCPServer("stamps", log_level="ERROR")
+def call(name, arguments):
+    return f"{uuid4()} {COUNTED}" if name == "stamp" else count()
 
-
-@server.tool()
-def stamp() -> str:
-    return f"{uuid4()} {COUNTED}"
-
-
-@server.tool()
-def count() -> int:
+def count():
     with Path(__file__).with_name("count").open("a") as file:
         file.write("x")
         return file.tell()
 
-
-server.run("stdio")
+forking_server.TOOLS, forking_server.call = [{"name": "stamp"}, {"name": "count"}], call
 """
 
 
@@ -348,8 +350,7 @@ server.run("stdio")
 def test_of_a_foreign_server_ids_count_as_equal_and_only_the_tasks_tools_are_called(
     tmp_path: Path, counted: str, failed: bool
 ) -> None:
-    (tmp_path / "stamps.py").write_text(STAMPS.replace("COUNTED", counted))
-    entry = {"command": sys.executable, "args": [str(tmp_path / "stamps.py")], "scope": "process"}
+    entry = foreign(tmp_path, STAMPS.replace("COUNTED", counted))
     made = Environment.model_validate({"name": "stamps", "servers": {"stamps": entry}, "reward": {"weights": {}}})
     report = examined(made, task=ListedTask(task="x", seed=3, tools=["stamp"]))
     assert (Clause.RESET in report.failed) is failed, report.results
@@ -357,27 +358,25 @@ def test_of_a_foreign_server_ids_count_as_equal_and_only_the_tasks_tools_are_cal
 
 
 THOUGHTS = """
-from mcp.server.mcpserver import MCPServer
-from mcp_types import ToolAnnotations
+import asyncio
+import forking_server
 
-server, thoughts = MCPServer("thoughts", log_level="ERROR"), []
+thoughts = []
 
-
-@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
-def think(thought: str) -> int:
-    thoughts.append(thought)
+def call(name, arguments):
+    thoughts.append(arguments["thought"])
     return len(thoughts)
 
-
-server.run("stdio")
+schema = {"type": "object", "properties": {"thought": {"type": "string"}}, "required": ["thought"]}
+forking_server.TOOLS = [{"name": "think", "inputSchema": schema, "annotations": {"readOnlyHint": True}}]
+forking_server.call = call
 """
 
 
 def test_a_server_without_a_reset_may_change_within_a_trajectory_where_it_says_that_it_only_reads(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "thoughts.py").write_text(THOUGHTS)
-    entry = {"command": sys.executable, "args": [str(tmp_path / "thoughts.py")], "scope": "process"}
+    entry = foreign(tmp_path, THOUGHTS)
     made = Environment.model_validate({"name": "thoughts", "servers": {"t": entry}, "reward": {"weights": {}}})
     report = examined(made, task=ListedTask(task="x", seed=3))
     assert report.failed == [], report.results

@@ -345,15 +345,6 @@ async def test_servers_with_a_harness_are_reset_to_one_of_their_own_tasks() -> N
     assert report.determinism is not None and report.determinism.differing == ()
 
 
-async def test_every_schema_reaches_the_template_as_it_was_sent() -> None:
-    entry = {"command": sys.executable, "args": [str(SUPPORT / "schema_server.py")]}
-    report = await report_on(entry)
-    assert [(tool.tool, tool.faithful, tool.difference) for tool in report.tools] == [
-        ("awkward", True, ""),
-        ("dollar", True, ""),
-    ]
-
-
 def test_a_latency_is_the_median_and_the_largest_of_few() -> None:
     assert Latency.of([]) is None
     assert Latency.of([3.0, 1.0, 2.0]) == Latency(median_s=2.0, p95_s=3.0, n=3)
@@ -396,7 +387,8 @@ def call(name, arguments):
         cell.append("item")
     return MADE if name == "get_id" else cell
 
-forking_server.NAMES, forking_server.call = ("add_item", "get_items", "get_id"), call
+forking_server.TOOLS = [{"name": name} for name in ("add_item", "get_items", "get_id")]
+forking_server.call = call
 if __name__ == "__main__":
     asyncio.run(forking_server.serve())
 """
