@@ -136,7 +136,7 @@ def _overrides(run: Run) -> Iterator[tuple[str, Any]]:
     yield "algorithm.rollout_correction.bypass_mode", False
     yield f"{_ROLLOUT}.engine_kwargs.transformers_cpu.engine_log", run.directory.absolute() / "engine.jsonl"
     if run.mode != "sync":
-        yield "recipe", "async"
+        yield "recipe", "[warm_start,async]"
         yield "trainer.v1.trainer_mode", f"mcp_{run.mode}_async"
         yield f"trainer.v1.{run.mode}_async.num_warmup_batches", run.staleness
         yield f"{_SAMPLER}.max_off_policy_threshold", run.staleness + 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lab.demo.display import bar, console
-from lab.demo.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
+from lab.demo.grpo import TEMPERATURE
 from lab.demo.processes import child
 from lab.worlds import WORLDS
 from mcp_rollout.rollout.trace.store import read_traces
@@ -107,9 +107,10 @@ class ArealRun:
             "rollout.max_head_offpolicyness": 0,
             "actor.optimizer.lr": self.learning_rate,
             "+actor.optimizer.lr_scheduler_type": "cosine",
-            "+actor.optimizer.eps": ADAM_EPS,
+            # This and the next are of verl's recipe=warm_start.
+            "+actor.optimizer.eps": 1e-4,
             # verl's has the divergence in the loss, AReaL in the reward of each token.
-            "actor.kl_ctl": KL_WEIGHT,
+            "actor.kl_ctl": 0.05,
             "total_train_steps": self.steps,
         }
 

@@ -18,9 +18,6 @@ from mcp_rollout.rollout.trace.heartbeat import watched
 
 TIMEOUT_S = 3600.0
 LINE_EVERY_S = 30.0
-ADAM_EPS = 1e-4
-KL_WEIGHT = 0.05
-"""Of the divergence from the warmed-up model, in the loss."""
 TEMPERATURE = 0.7
 """Of all sampling. Equally likely steps stay so; unlikely tokens, which break calls and days, become rarer."""
 
@@ -40,6 +37,7 @@ def train(
     """
     overrides = {
         "engine": "cpu",
+        "recipe": "warm_start",
         "data.train_files": home / "train.parquet",
         "data.val_files": home / "test.parquet",
         "data.seed": seed,
@@ -54,16 +52,8 @@ def train(
         "actor_rollout_ref.actor.optim.lr": learning_rate,
         # Falls to 0: at a constant rate Adam keeps moving a policy that has converged, and degrades its format.
         "actor_rollout_ref.actor.optim.lr_scheduler_type": "cosine",
-        # Of the order of a gradient here. With Adam's usual 1e-8 each weight moves by the rate, however small its
-        # gradient: also the embeddings of tokens that no training row has, and with them the form on new wordings.
-        "actor_rollout_ref.actor.optim.override_optimizer_config": f"{{eps:{ADAM_EPS}}}",
-        # Keeps the form that the warm-up taught: without it thoughts lose words that no reward asks for.
-        "actor_rollout_ref.actor.use_kl_loss": True,
-        "actor_rollout_ref.actor.kl_loss_coef": KL_WEIGHT,
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 12,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 12,
-        # One update per step, in the rollout's precision: sampled logprobs equal the trainer's and are not recomputed.
-        "algorithm.rollout_correction.bypass_mode": True,
         "actor_rollout_ref.rollout.n": 8,
         "actor_rollout_ref.rollout.max_num_seqs": 72,
         "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn": 64,

@@ -72,6 +72,8 @@ class Run:
         sequences = own.rows * own.samples
         return resuming.overrides(self.directory.absolute(), every=EVERY) | {
             "engine": "cpu_135m",
+            # Sampled log-probabilities stand for the trainer's, to which they are close in bfloat16 too.
+            "recipe": "warm_start",
             "data.train_files": home / "train.parquet",
             "data.val_files": home / f"{self.environment}.parquet",
             "data.seed": self.seed,
@@ -89,8 +91,6 @@ class Run:
             f"{_ROLLOUT}.dtype": "bfloat16" if BFLOAT16 else "float32",
             f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 6,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 6,
-            # One update per step: sampled logprobs stand for the trainer's, to which they are close in bfloat16 too.
-            "algorithm.rollout_correction.bypass_mode": True,
             f"{_ROLLOUT}.n": own.samples,
             f"{_ROLLOUT}.max_num_seqs": sequences,
             f"{_ROLLOUT}.temperature": own.temperature,

@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.demo import resuming
 from lab.demo.display import console
-from lab.demo.grpo import ADAM_EPS, KL_WEIGHT, TEMPERATURE
+from lab.demo.grpo import TEMPERATURE
 from lab.demo.processes import verl_training
 from lab.strategies.long_days import INSTRUCTION, KEEP_TURNS
 from lab.worlds import WORLDS
@@ -195,6 +195,8 @@ class Run:
         rows = home / self.rows
         return resuming.overrides(self.directory.absolute(), every=EVERY) | {
             "engine": "cpu",
+            # As in the demo; the rate is constant, since strategies differ in steps for a budget.
+            "recipe": "warm_start",
             "data.train_files": rows / "train.parquet",
             "data.val_files": rows / "test.parquet",
             "data.seed": self.seed,
@@ -204,13 +206,8 @@ class Run:
             "data.max_response_length": 1024,
             "actor_rollout_ref.model.path": home / "model",
             "actor_rollout_ref.actor.optim.lr": self.learning_rate,
-            # Both as in the demo, for its reasons; the rate is constant, since strategies differ in steps for a budget.
-            "actor_rollout_ref.actor.optim.override_optimizer_config": f"{{eps:{ADAM_EPS}}}",
-            "actor_rollout_ref.actor.use_kl_loss": True,
-            "actor_rollout_ref.actor.kl_loss_coef": KL_WEIGHT,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 12,
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 12,
-            "algorithm.rollout_correction.bypass_mode": True,
             "actor_rollout_ref.rollout.n": LEAVES,
             "actor_rollout_ref.rollout.max_num_seqs": 60,
             "actor_rollout_ref.rollout.temperature": TEMPERATURE,

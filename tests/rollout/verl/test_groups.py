@@ -151,6 +151,22 @@ def test_filter_groups_replaces_groups_of_one_reward_and_a_withdrawn_group_does_
     assert batch.keys and all(key.startswith("more") for key in batch.keys)
 
 
+def test_filtering_stops_training_where_only_groups_of_one_reward_come() -> None:
+    from mcp_rollout.rollout.verl.replay_buffer import AllTied
+
+    refilled: list[int] = []
+
+    def refill(count: int) -> None:
+        refilled.append(count)
+        assert sum(refilled) < 20, "refilled without end"
+        finish({f"more{sum(refilled)}x{number}": [0.0, 0.0] for number in range(count)})
+
+    finish({"one": [0.0, 0.0], "two": [0.0, 0.0], "good": [1.0, 0.0]})
+    bounded = WITHOUT_FILTER | {"enable": True, "max_num_gen_batches": 2}
+    with pytest.raises(AllTied, match=r"8 groups were replaced.* while 3 with an advantage.*max_num_gen_batches=2"):
+        buffer(refill, filter_groups=bounded).sample(1, "train", 3)
+
+
 def test_what_is_dropped_is_reported_with_its_reason_and_its_trace() -> None:
     from mcp_rollout.rollout.verl.trained_batch import dropped_segments
 
