@@ -63,9 +63,6 @@ def _print_server(report: ServerReport, console: Console) -> None:
         grid.add_row("isolation", Text(f"under {found.scope}: {found.verdict}"))
     if report.start and report.call:
         grid.add_row("latency", Text(_latency(report)))
-    if report.tools:
-        faithful = sum(tool.faithful for tool in report.tools)
-        grid.add_row("schemas", Text(f"{faithful} of {len(report.tools)} reach the chat template byte for byte"))
     if report.determinism is not None:
         grid.add_row("same call", Text(_determinism(report)))
     if report.withheld:

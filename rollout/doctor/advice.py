@@ -16,7 +16,6 @@ from mcp_rollout.rollout.doctor.throwaway import EntryChanges, Throwaway
 from mcp_rollout.rollout.doctor.verdict import (
     Visit,
     determinism,
-    drawn_once,
     foreign_leak,
     isolation_of,
     leak_in,
@@ -201,9 +200,7 @@ def conclude(
         failed = [offered[name] for name in unanswered(own, reference) if name in offered]
         report.to_fill = {tool.name: arguments for tool in failed if (arguments := arguments_to_fill(tool))}
     report.notes += [f"not called, {message}" for message in own.script.refused]
-    if shared is not None and (drawn := drawn_once(shared, reference)):
-        report.notes.append(f"{drawn} answered all leases of one process alike, and other processes differently")
-    _add_faults(report)
+    _add_notes(report)
 
 
 def _configured_leaks(report: ServerReport, entry: ServerConfig) -> bool:
@@ -223,10 +220,8 @@ def _to_know(
     return (*suggested(server, tools), *flags)
 
 
-def _add_faults(report: ServerReport) -> None:
-    """Problems and notes that are not about isolation."""
-    unfaithful = [tool for tool in report.tools if not tool.faithful]
-    report.problems += [f"{tool.name} is not shown as it was sent: {tool.difference}" for tool in unfaithful]
+def _add_notes(report: ServerReport) -> None:
+    """Notes that are not about isolation."""
     report.notes += [f"left out, malformed: {message}" for message in report.malformed]
     report.notes += [f"{tool.name}: {message}" for tool in report.tools for message in tool.hidden]
     undescribed = [tool.name for tool in report.tools if tool.audience == Audience.POLICY and not tool.described]

@@ -23,7 +23,6 @@ from mcp_rollout.gateway.transport.python_program import python_program
 from mcp_rollout.gateway.types import Role, Scope, ToolDefinition
 from mcp_rollout.rollout.doctor.advice import conclude, leaks, own_scope, shares_files
 from mcp_rollout.rollout.doctor.confined import ANY
-from mcp_rollout.rollout.doctor.fidelity import examine_tools, schema_problems
 from mcp_rollout.rollout.doctor.forking import SAFE, alike_in_forks, shared_with_parent
 from mcp_rollout.rollout.doctor.isolation import Player, Run, Waits, foreign_calls
 from mcp_rollout.rollout.doctor.permission import granted, is_named, place_of, shown, writes_to
@@ -41,6 +40,7 @@ from mcp_rollout.rollout.doctor.throwaway import (
     why_not,
 )
 from mcp_rollout.rollout.doctor.tool_words import Hints, Sort
+from mcp_rollout.rollout.doctor.tools import examine_tools, schema_problems
 from mcp_rollout.rollout.doctor.verdict import Visit
 from mcp_rollout.rollout.environment.harness import list_tasks
 from mcp_rollout.rollout.environment.startup import opened_where_possible
@@ -352,7 +352,7 @@ class Examination:
             report.protocol_version = connection.identity.protocol
             raw = await connection.list_raw(timeout_s=self._options.call_timeout_s)
             shown = {tool.name: tool for tool in session.tools.values() if tool.server == server}
-            report.tools = examine_tools(raw, connection.tools, shown, counter=self._options.counter)
+            report.tools = examine_tools(connection.tools, shown, counter=self._options.counter)
             if self._options.counter is not None:
                 report.tokens = self._options.counter.count_tools([tool.openai_schema() for tool in shown.values()])
             report.notes += schema_problems(connection.tools)

@@ -30,16 +30,12 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolReport:
-    """One tool: its definition as the chat template gets it, compared with what the server sent."""
+    """One tool as the policy is shown it."""
 
     tool: str
     name: str
     audience: str
     read_only: bool
-    faithful: bool
-    """Whether name, description and input schema are byte-equal in canonical form after writing and reading a lock."""
-    difference: str
-    """The difference; empty where `faithful`."""
     tokens: int | None
     """Tokens of its definition as JSON; None without a tokenizer."""
     described: bool

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from mcp_rollout.gateway.types import Scope
-from mcp_rollout.rollout.doctor.comparison import Reference, side_by_side, tokens_of
+from mcp_rollout.rollout.doctor.comparison import Reference, side_by_side
 from mcp_rollout.rollout.doctor.isolation import ProbeAnswer, Run, Step
 from mcp_rollout.rollout.doctor.plan import Script
 from mcp_rollout.rollout.doctor.report import Determinism, Isolation, IsolationVerdict
@@ -195,18 +195,6 @@ def determinism(reference: Reference) -> Determinism | None:
     """Compare the same calls in fresh leases."""
     called = tuple(dict.fromkeys(step.call.name for step in reference.run.steps if step.answer.well))
     return Determinism(called=called, differing=reference.noisy_tools()) if called else None
-
-
-def drawn_once(shared: Visit, reference: Reference) -> str:
-    """Tools that may draw at random once for all leases; empty where there is none."""
-    drawn = dict.fromkeys(reference.noisy_tools(), False)
-    for first, *others in zip(shared.first.steps, shared.second.steps, shared.third.steps, strict=False):
-        answers = [tokens_of(step.answer) for step in (first, *others) if step.arguments == first.arguments]
-        if first.call.name in drawn and len(answers) > 1:
-            drawn[first.call.name] = True
-            if len(set(answers)) > 1:
-                del drawn[first.call.name]
-    return _names([name for name, is_alike in drawn.items() if is_alike])
 
 
 def _planted(script: Script, step: Step) -> bool:

@@ -1,5 +1,6 @@
 """The lock says what the policy was shown, to verl and to us, and notices when a server changed its mind."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_rollout import ConfigError, ToolDefinition
+from mcp_rollout import ConfigError, GatewayConfig, ToolDefinition
 from mcp_rollout.gateway.catalogue.tool_config import (
     CLASS_NAME,
     check_lock,
@@ -18,6 +19,7 @@ from mcp_rollout.gateway.catalogue.tool_config import (
     unescape,
     write_lock,
 )
+from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.types import Role, canonical_json
 
 NASTY = ["${HOME}", r"\${x}", "a\\\\${b}\\", "${", "???", "null", "1e5", "0o7", "2001-01-01", "yes", "~", "", " x: y"]
@@ -206,3 +208,16 @@ def test_verls_schema_class_accepts_every_entry(tmp_path: Path) -> None:
     for loaded in OmegaConf.load(path).tools:
         verls = OpenAIFunctionToolSchema.model_validate(OmegaConf.to_container(loaded.tool_schema, resolve=True))
         assert verls.function.description == "Costs ${price}."
+
+
+@pytest.mark.anyio
+async def test_every_schema_reaches_the_lock_as_its_server_sent_it(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": [str(Path(__file__).parents[1] / "support" / "schema_server.py")]}
+    async with Gateway(GatewayConfig.model_validate({"servers": {"world": entry}})) as gateway:
+        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
+            sent = await session.connection("world").list_raw(timeout_s=10)
+        write_lock(tmp_path / "tools.yaml", lock_entries(gateway.catalogue, environment=None, source="servers.json"))
+    read = [entry.definition for entry in read_lock(tmp_path / "tools.yaml")]
+    assert [(each.name, each.description, canonical_json(each.input_schema)) for each in read] == [
+        (each["name"], each["description"], canonical_json(each["inputSchema"])) for each in sent
+    ]
