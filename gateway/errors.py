@@ -176,7 +176,7 @@ class NotAnMCPServer(ServerUnavailable):
 
 
 class ServesWorlds(ServerUnavailable):
-    """The server is a gateway that leases worlds (`gateway.leases.remote_pool`); its servers cannot be reached."""
+    """The server is a gateway that leases worlds, or on one: there is no connection to the server itself."""
 
 
 class NothingListens(ServerUnavailable):

@@ -21,10 +21,10 @@ from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.connection.answerers import check_elicitation
 from mcp_rollout.gateway.connection.connection import Connection
 from mcp_rollout.gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
-from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavailable, ServesWorlds
+from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavailable
 from mcp_rollout.gateway.leases.leasing import Leases
 from mcp_rollout.gateway.leases.opening import Openings
-from mcp_rollout.gateway.leases.remote_pool import Hosted, RemotePool
+from mcp_rollout.gateway.leases.remote_pool import RemotePool
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.logs import configure_logs_by_default
 from mcp_rollout.gateway.remote.hosts import Hosts
@@ -82,7 +82,7 @@ class Gateway:
         """By server, invisible characters in its tools and instructions."""
         self._log = log.bind(gateway=name)
         self._hosts = hosts
-        self._remotes: list[RemotePool] = []
+        self._remote: RemotePool | None = None
         self._connect = connect
         started = config if hosts is None else config.model_copy(update={"servers": {}})
         self._openings = Openings(started, connect, relay_mode=relay_mode)
@@ -112,33 +112,26 @@ class Gateway:
             return
         self._leases.close()
         with anyio.CancelScope(shield=True):  # each world bounds it
-            for remote in self._remotes:
-                await remote.aclose()
+            if self._remote is not None:
+                await self._remote.aclose()
         await self._openings.__aexit__(exc_type, exc, traceback)
 
     async def _start_all(self) -> None:
         opened: dict[str, Connection] = {}
         failed: dict[str, GatewayError | ConfigError] = {}
         directory = await self._openings.directory() if self._openings.bundled else None
-        on_hosts: list[str] = []
 
         async def start(server: str) -> None:
             try:
                 opened[server] = await self._openings.open(server, directory)
-            # The address may be another gateway's, which only the handshake shows.
-            except ServesWorlds:
-                on_hosts.append(server)
             except (GatewayError, ConfigError) as error:
                 failed[server] = error
 
         async with anyio.create_task_group() as starting:
             for server in self.config.servers:
                 starting.start_soon(start, server)
-        hosted = Hosted()
-        await hosted.open(self.config, on_hosts, self._openings.http, self._openings.tasks)
-        self._remotes = hosted.pools
         failures: dict[str, GatewayError] = {}
-        for server, error in (failed | hosted.failed).items():
+        for server, error in failed.items():
             if self.config.servers[server].required:
                 raise error
             self._log.warning("server.unavailable", server=server, problem=str(error))
@@ -149,19 +142,17 @@ class Gateway:
             failures[server] = error
         # In the configuration's order, not that of starting: prompts have to be the same in every run.
         opened = {server: opened[server] for server in self.config.servers if server in opened}
-        found = opened | hosted.offered
-        await self._publish({server: found[server] for server in self.config.servers if server in found}, failures)
-        log, remotes = self._log, self._remotes
-        self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=log, remotes=remotes)
+        await self._publish(opened, failures)
+        self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
 
     async def _start_on_hosts(self, hosts: Hosts) -> None:
-        pool = RemotePool(self.config, hosts, self._openings.http, self._openings.tasks, name="hosts")
+        pool = self._remote = RemotePool(self.config, hosts, self._openings.http, self._openings.tasks)
         offered = (await pool.start()).servers
-        self._remotes, found = [pool], {server: offered[server] for server in self.config.servers}
+        found = {server: offered[server] for server in self.config.servers}
         await self._describe(found)
         self._offer({server: each.tools for server, each in found.items()})
         config = self.config.model_copy(update={"max_sessions": self.config.max_sessions * hosts.count})
-        self._leases = Leases(config, self.catalogue, self._openings, {}, None, log=self._log, remotes=[pool])
+        self._leases = Leases(config, self.catalogue, self._openings, {}, None, log=self._log, remote=pool)
 
     def _start_cassette(self) -> None:
         """Put the recording, or the replay with live servers behind it, in front of the leases."""
@@ -176,9 +167,7 @@ class Gateway:
         self._offer({server: each.tools for server, each in servers.items()})
         self._cassette = ReplayedLeases(replay.cassette, self.config, self.name, self.catalogue, None)
 
-    async def _publish(
-        self, opened: Mapping[str, Connection | OfferedServer], failed: Mapping[str, GatewayError]
-    ) -> None:
+    async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         await self._describe(opened)
         warn_of_definitions(self._log, opened)
@@ -190,8 +179,6 @@ class Gateway:
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self._offer(expose(chosen, prefixed=prefixed))
         for server, connection in opened.items():
-            if isinstance(connection, OfferedServer):
-                continue
             names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
             await self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
@@ -206,9 +193,7 @@ class Gateway:
         hidden = {server: await hidden_in(each.tools, each.instructions) for server, each in found.items()}
         self.hidden_text = MappingProxyType(hidden)
 
-    def _chosen(self, server: str, connection: Connection | OfferedServer) -> tuple[ToolDefinition, ...]:
-        if isinstance(connection, OfferedServer):
-            return connection.tools
+    def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
         config, own = self.config.servers[server], {tool.name for tool in connection.tools}
         chosen = select_tools(server, config, connection.tools)
         return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)

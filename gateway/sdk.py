@@ -11,10 +11,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, cast
 
-import httpx2
 import mcp_types as mcp
 import structlog
-from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.session import ClientSession, ElicitationFnT, SamplingFnT
 from mcp.server.connection import Connection as ClientConnection
 from mcp.server.context import ServerRequestContext
@@ -155,12 +153,3 @@ class SessionManager(StreamableHTTPSessionManager):
     def events_of(self, session: str) -> EventStore | None:
         """What `event_store` was when a session began."""
         return self._server_instances[session]._event_store  # pyright: ignore[reportPrivateUsage]
-
-
-class ClientCredentials(ClientCredentialsOAuthProvider):
-    """Asks for the scope of its own configuration, where mcp asks for what the server advertises."""
-
-    async def _perform_authorization(self) -> httpx2.Request:
-        if self._fixed_client_info.scope is not None:
-            self.context.client_metadata.scope = self._fixed_client_info.scope
-        return await super()._perform_authorization()

@@ -24,7 +24,7 @@ SILENT = frozenset(
 _WARNED = {
     "timeout": "its unit differs between programs: set call_timeout_s, in seconds",
     "initTimeout": "set start_timeout_s, in seconds",
-    "oauth": "there is no interactive sign-in: use client_credentials, or a token in headers",
+    "oauth": "there is no sign-in: write a token into headers",
 }
 """Keys that other clients use and this program ignores, with what to use instead."""
 _RENAMED = {"serverUrl": "url", "httpUrl": "url", "transportType": "type"}

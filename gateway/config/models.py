@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from mcp_rollout.gateway.config.calls import (
     CallsConfig,
@@ -32,7 +32,7 @@ TRANSPORTS = {
     "in_process": "factory",
 }
 """Values of `type` or `transport`, and the key that each requires."""
-_NEEDS = {"args": "command", "env": "command", "cwd": "command", "headers": "url", "client_credentials": "url"}
+_NEEDS = {"args": "command", "env": "command", "cwd": "command", "headers": "url"}
 _OF_PROCESSES = ("min_ready", "max_processes", "leases_per_process", "start")
 
 
@@ -53,28 +53,6 @@ class Start(StrEnum):
     """From one process that is ready to serve, for Python programs that do before nothing that must not be shared."""
 
 
-class ClientCredentialsConfig(Section):
-    """OAuth client credentials for a server behind a url."""
-
-    issuer: str
-    """The authorization server; credentials go nowhere else."""
-    client_id: str
-    """As registered with the authorization server."""
-    client_secret: SecretStr
-    """Write a variable: `${NAME}`."""
-    scope: str | None = None
-    """Space-separated scopes."""
-    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
-    """How the secret is sent to the token endpoint."""
-    token_endpoint: str | None = None
-    """Where the secret may be sent besides the issuer's origin, if the issuer names a token endpoint elsewhere."""
-
-    @field_validator("issuer", "token_endpoint")
-    @classmethod
-    def _names_a_host(cls, value: str | None, info: ValidationInfo) -> str | None:
-        return None if value is None else connectable(value, str(info.field_name))
-
-
 class ServerConfig(Section):
     """One server: exactly one of `command`, `url` and `factory`, and settings that apply to all three."""
 
@@ -90,8 +68,6 @@ class ServerConfig(Section):
     """The address of a server over streamable HTTP, or over SSE."""
     headers: dict[str, str] = Field(default={}, repr=False)
     """Added to every request."""
-    client_credentials: ClientCredentialsConfig | None = None
-    """How to get access tokens for the server."""
     transport: str | None = Field(default=None, validation_alias=AliasChoices("transport", "type"))
     """As other clients write it; only `sse` has an effect, the rest follows from `command` or `url`."""
     factory: str | None = None

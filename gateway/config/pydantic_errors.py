@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_rollout.gateway.errors import ConfigError, InvalidValue, InvalidValues, one_error
 
-_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "client_secret", "api_key"})
+_SECRET = frozenset({"env", "headers", "args", "url", "command", "cwd", "fixed", "api_key"})
 """Keys below which a value is never quoted."""
 _LISTS = frozenset({"tuple_type", "list_type", "set_type", "frozen_set_type"})
 _MAPPINGS = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})

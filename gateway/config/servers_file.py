@@ -185,7 +185,7 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
     written = fields
     fields = translated(written, file=file, key=at, editor=editor)
     faults = Faults()
-    for field in ("command", "args", "env", "cwd", "url", "headers", "client_credentials"):
+    for field in ("command", "args", "env", "cwd", "url", "headers"):
         if field in fields:
             with faults.collected():
                 fields[field] = expand(fields[field], file=file, key=f"{at}.{field}", editor=editor)

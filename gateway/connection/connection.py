@@ -16,7 +16,6 @@ import anyio
 import mcp_types as mcp
 import structlog
 from mcp import Client
-from mcp.client.extension import advertise
 from mcp.client.session import ClientSession, IncomingMessage
 
 from mcp_rollout.gateway.config.models import Kind, ServerConfig
@@ -270,8 +269,10 @@ class Connection:
                 raise ServerUnavailable("it has no server/discover, and its entry has era: modern", server=self.server)
             # A lease is asked for over HTTP; a process that claims to serve worlds is a server like any other.
             leases = self.config.url is not None and LEASE_EXTENSION in (client.server_capabilities.extensions or {})
-            if leases and not self.relays:
-                self._error = ServesWorlds("it serves worlds, which are leased", server=self.server)
+            if leases and not self.relays:  # all trajectories would share the world of its clients
+                self._error = ServesWorlds(
+                    "it serves worlds, which are leased: name it under hosts", server=self.server
+                )
                 return
             await self._read_server(client)
             self.start_s = anyio.current_time() - began
@@ -321,7 +322,6 @@ class Connection:
             log_level=self.config.log_level,
             elicitation_callback=self._requests.elicit if self._asks(RequestKind.ELICITATION) else None,
             sampling_callback=self._requests.sample if self._asks(RequestKind.SAMPLING) else None,
-            extensions=[LEASES] if self.config.kind is Kind.HTTP and not self.relays else None,
             list_roots_callback=self._requests.list_roots if self.relays else None,
             message_handler=self._on_mcp_message,
         )
@@ -385,8 +385,6 @@ class Connection:
         return not_in_time(self.server, self.config, self._link, self._abandoned)
 
 
-LEASES = advertise(LEASE_EXTENSION, {"version": 1})
-"""What a client declares that can lease worlds."""
 _LENGTH = 200
 """Characters that are kept of a name and of a version."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -38,23 +38,13 @@ class Secrets:
     def __init__(self, config: ServerConfig) -> None:
         texts = entry_texts(config)
         found = {*texts.secrets(), *texts.in_json([change.fixed for change in config.tools.change.values()])}
-        if config.client_credentials is not None:
-            found.add(config.client_credentials.client_secret.get_secret_value())
-        self._of_entry = {value for value in found if len(value) >= SHORTEST}
-        self._patterns: list[SecretPattern] = []
+        patterns = [SecretPattern(value) for value in found if len(value) >= SHORTEST]
+        self._patterns = sorted(patterns, key=lambda each: len(each.value), reverse=True)
         """Longer values first, since one may contain another."""
-        self.add(())
 
     def __bool__(self) -> bool:
         """Whether there is anything to redact."""
         return bool(self._patterns)
-
-    def add(self, issued: Collection[str]) -> None:
-        """Search for these as well, in place of those of the last call."""
-        wanted = self._of_entry | {value for value in issued if len(value) >= SHORTEST}
-        kept = [each for each in self._patterns if each.value in wanted]
-        made = [SecretPattern(value) for value in wanted.difference(each.value for each in kept)]
-        self._patterns = sorted((*kept, *made), key=lambda each: len(each.value), reverse=True)
 
     def redact(self, text: str, *, cut_before: bool = False) -> str:
         """The text with every secret value replaced. Redact before cutting a text: half a secret is not found.
@@ -109,18 +99,12 @@ Broken = TypeVar("Broken", bound=GatewayError)
 
 
 class Redactor:
-    """Redacts what one connection passes on: errors, results, texts.
+    """Redacts what one connection passes on: errors, results, texts."""
 
-    Args:
-        tokens: The access tokens issued for the server so far.
-    """
-
-    def __init__(self, config: ServerConfig, tokens: Callable[[], Iterable[str]] = tuple) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self._secrets = Secrets(config)
-        self._tokens = tokens if config.client_credentials is not None else None
-        self._seen: tuple[str, ...] = ()
-        self.needed = bool(self._secrets) or self._tokens is not None
-        """Whether there are secrets, or may be."""
+        self.needed = bool(self._secrets)
+        """Whether there are secrets."""
 
     def error(self, error: Broken) -> Broken:
         """The same error; where its message contained a secret, without its cause too, which may quote it."""
@@ -137,11 +121,12 @@ class Redactor:
         except ValueError:  # half a surrogate pair
             size = _MOST_AT_ONCE
         if size < _MOST_AT_ONCE:
-            return self._redacted(result, self._current())
+            return self._redacted(result)
         # A text that nearly has secrets takes up to a second for each of them; other tasks run meanwhile.
-        return await anyio.to_thread.run_sync(self._redacted, result, self._current())
+        return await anyio.to_thread.run_sync(self._redacted, result)
 
-    def _redacted(self, result: ToolResult, secrets: Secrets) -> ToolResult:
+    def _redacted(self, result: ToolResult) -> ToolResult:
+        secrets = self._secrets
         texts = secrets.redact_blocks([block.text for block in result.content])
         content = tuple(
             replace(
@@ -156,21 +141,15 @@ class Redactor:
         return replace(result, content=content, structured=structured, meta=meta)
 
     def json(self, value: Any) -> Any:
-        return self._current().redact_json(value)
+        return self._secrets.redact_json(value)
 
     def text(self, text: str, *, cut_before: bool = False) -> str:
-        return self._current().redact(text, cut_before=cut_before)
+        return self._secrets.redact(text, cut_before=cut_before)
 
     def leaks(self, tool: ToolDefinition) -> bool:
         """Whether a tool's definition contains a secret. It is shown as sent: with another text it is another tool."""
         held = {"name": tool.name, **tool.pinned}
         return self.json(held) != held
-
-    def _current(self) -> Secrets:
-        if self._tokens is not None and (issued := tuple(self._tokens())) != self._seen:
-            self._seen = issued
-            self._secrets.add(issued)
-        return self._secrets
 
 
 _MCP_LOGGERS = ("mcp.client.streamable_http", "mcp.client.session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ class Leases:
     Args:
         opened: By server.
         directory: The one that the bundled servers among them share.
-        remotes: Have the worlds of all servers that are on hosts.
+        remote: Has the worlds of all servers, where they are on hosts.
         log: Bound to the gateway's name.
 
     Raises:
@@ -51,12 +51,12 @@ class Leases:
         directory: Path | None,
         *,
         log: structlog.stdlib.BoundLogger,
-        remotes: Sequence[RemotePool] = (),
+        remote: RemotePool | None = None,
     ) -> None:
         self._config, self._catalogue, self._log = config, catalogue, log
         self._openings, self._watch = openings, openings.watch
         self._shared: dict[str, SharedConnection] = {}
-        self._remotes = remotes
+        self._remote = remote
         self._pools: dict[str, Pool] = {}
         """By server; servers that share a directory, or a host, share a pool."""
         self._warned: set[str] = set()
@@ -83,8 +83,8 @@ class Leases:
             self._pools |= dict.fromkeys(together, self._bundle_pool(together, first))
         elif directory is not None:  # none of its servers has started
             self._openings.tasks.start_soon(self._openings.discard, Bundle(directory=directory))
-        for remote in self._remotes:
-            self._pools |= dict.fromkeys(remote.servers, remote)
+        if self._remote is not None:
+            self._pools |= dict.fromkeys(self._remote.servers, self._remote)
         limits = {pool.name: pool.most for pool in self._pools.values() if pool.most is not None}
         self._slots = Slots({_SESSIONS: self._config.max_sessions, **limits}, common=_SESSIONS)
 
@@ -215,9 +215,7 @@ class Leases:
             server
             for bundle in bundles.values()
             for server in bundle.connections
-            if bundle.leases == 1
-            and self._config.servers[server].has_processes_of_its_own
-            and self._pools[server] not in self._remotes
+            if bundle.leases == 1 and self._config.servers[server].has_processes_of_its_own and self._remote is None
         )
         return sending(
             trajectory=request.trajectory,
@@ -267,8 +265,8 @@ class Leases:
 
     async def _wait_for_changes(self, connections: Collection[AnyConnection]) -> None:
         await self._watch.wait(connections)
-        for remote in self._remotes:
-            await remote.check(connections)
+        if self._remote is not None:
+            await self._remote.check(connections)
 
     async def _release(self, session: Session) -> None:
         # Shielded: a cancelled trajectory still frees its state on shared servers. Bounded: a hung server frees its

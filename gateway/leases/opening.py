@@ -56,9 +56,7 @@ class Openings:
             server: NegotiatedProtocol(mode=modes[entry.era], first=modes[entry.era])
             for server, entry in config.servers.items()
         }
-        self._redactors = {
-            server: Redactor(config.servers[server], protocol.tokens) for server, protocol in self.protocols.items()
-        }
+        self._redactors = {server: Redactor(entry) for server, entry in config.servers.items()}
         for server, entry in config.servers.items():
             if entry.secrets is None and (places := entry_texts(entry).unnamed()):
                 remedy = "name it under secrets; `secrets: []` says that there is none"
@@ -179,7 +177,6 @@ class Openings:
             server,
             config,
             connect=self._connect,
-            protocol=protocol,
             connections=self.http,
             forks=self.forks.get(server),
         )

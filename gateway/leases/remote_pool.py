@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,14 +11,13 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from mcp_rollout.gateway.config.models import GatewayConfig, ServerConfig
-from mcp_rollout.gateway.config.tool_selection import ToolSelection
+from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.connection.connection import AnyConnection
-from mcp_rollout.gateway.errors import ConfigError, GatewayError, HostRefused, ServerUnavailable, WorldLost
+from mcp_rollout.gateway.errors import ConfigError, HostRefused, ServerUnavailable, WorldLost
 from mcp_rollout.gateway.leases.taking import Bundle, SharedAttempt
 from mcp_rollout.gateway.remote.host import RemoteHost
-from mcp_rollout.gateway.remote.hosts import HostConfig, HostList, Hosts, may_hold_secrets
-from mcp_rollout.gateway.remote.names import Offer, OfferedServer
+from mcp_rollout.gateway.remote.hosts import HostConfig, Hosts
+from mcp_rollout.gateway.remote.names import Offer
 from mcp_rollout.gateway.remote.outcome import HostError
 from mcp_rollout.gateway.remote.world import RemoteConnection, RemoteWorld
 from mcp_rollout.gateway.transport.http_connection import HttpConnections
@@ -37,10 +35,9 @@ class RemotePool:
     Args:
         config: Its servers are those that the hosts serve, by the same names.
         tasks: Outlives every lease.
-        by_entry: Whether the only server of a host may have another name here.
     """
 
-    most = None
+    name, most = "hosts", None
     """The hosts bound what they hold."""
 
     def __init__(
@@ -49,15 +46,9 @@ class RemotePool:
         hosts: Hosts,
         connections: HttpConnections,
         tasks: TaskGroup,
-        *,
-        name: str,
-        by_entry: bool = False,
     ) -> None:
-        self.name, self.servers, self._by_entry = name, tuple(config.servers), by_entry
-        self.names = {server: server for server in config.servers}
-        """The hosts' names by ours."""
+        self.servers = tuple(config.servers)
         self._config, self._hosts = config, hosts
-        self._secrets = {name for entry in config.servers.values() for name in entry.secrets or ()}
         self._connections, self._tasks = connections, tasks
         self._known: dict[str, RemoteHost] = {}
         """By address."""
@@ -85,11 +76,8 @@ class RemotePool:
             lost = False
         finally:
             self._hosts.give_back(config, lost=lost)
-        # An entry may have any name where its host has one server.
-        if self._by_entry and len(self.names) == len(host.offer.servers) == 1:
-            self.names = dict.fromkeys(self.names, *host.offer.servers)
-        for server, name in self.names.items():
-            if name not in host.offer.servers:
+        for server in self.servers:
+            if server not in host.offer.servers:
                 remedy = f"it serves: {host.redactor.text(', '.join(host.offer.servers)) or 'none'}"
                 raise ConfigError(f"{config.url} has no server {server!r}", key=f"servers.{server}", remedy=remedy)
         return host.offer
@@ -119,11 +107,11 @@ class RemotePool:
     async def _opened(self, config: HostConfig, *, key: str, reset: bool, trajectory: str, seed: int) -> Bundle:
         host = await self._host(config)
         try:
-            servers = [*self.names.values()]
+            servers = [*self.servers]
             found = await host.open(key=key, trajectory=trajectory, seed=seed, servers=servers, reset=reset)
         except HostError as error:
             raise error.decoded() from error
-        world = RemoteWorld(host, found.lease, self.names, self._config)
+        world = RemoteWorld(host, found.lease, self._config)
         if self._closing:  # while the host granted it: the tasks that give worlds back have ended, or will
             await world.close()
             raise ServerUnavailable("the gateway is closing")
@@ -177,7 +165,7 @@ class RemotePool:
             host = self._known.get(config.url)
             if host is not None and host.config == config:
                 return host
-            host = RemoteHost(config, self._connections, self._secrets)
+            host = RemoteHost(config, self._connections)
             try:
                 await host.connect()
             except HostError as error:
@@ -210,56 +198,3 @@ class RemotePool:
         host = self._known.pop(config.url, None)
         if host is not None:
             host.retired = True
-
-
-class Hosted:
-    """The pools of entries whose `url` is a gateway that serves worlds, in place of connections.
-
-    Entries with the same address and headers are one lease together.
-    """
-
-    def __init__(self) -> None:
-        self.pools: list[RemotePool] = []
-        self.offered: dict[str, OfferedServer] = {}
-        """By entry, what its host serves under it."""
-        self.failed: dict[str, GatewayError | ConfigError] = {}
-        """By entry, why its host could not be used."""
-
-    async def open(
-        self, config: GatewayConfig, servers: Collection[str], http: HttpConnections, tasks: TaskGroup
-    ) -> None:
-        """Connect to the hosts of these entries."""
-        together: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = defaultdict(list)
-        for server in servers:
-            entry = config.servers[server]
-            together[entry.url or "", tuple(sorted(entry.headers.items()))].append(server)
-        for (url, headers), entries in together.items():
-            own = config.model_copy(update={"servers": {server: config.servers[server] for server in entries}})
-            try:
-                for server in entries:
-                    _check(server, config.servers[server])
-                host = HostConfig(url=url, headers=dict(headers))
-                name = ", ".join(entries)
-                pool = RemotePool(own, HostList([host]), http, tasks, name=name, by_entry=True)
-                self._add(pool, (await pool.start()).servers)
-            except (GatewayError, ConfigError) as error:
-                self.failed |= dict.fromkeys(entries, error)
-
-    def _add(self, pool: RemotePool, offered: Mapping[str, OfferedServer]) -> None:
-        self.pools.append(pool)
-        for server, name in pool.names.items():
-            tools = tuple(replace(tool, server=server) for tool in offered[name].tools)
-            self.offered[server] = replace(offered[name], tools=tools)
-
-
-def _check(server: str, entry: ServerConfig) -> None:
-    """Raise `ConfigError` for what is decided where the worlds are, and for secrets that its messages would show."""
-    if may_hold_secrets(entry.url or "") or entry.client_credentials is not None:
-        key = "url" if entry.client_credentials is None else "client_credentials"
-        problem = f"{entry.label} serves worlds, to which only headers are sent"
-        remedy = "leave user, password and query out, and write the token into headers: {Authorization: Bearer ${NAME}}"
-        raise ConfigError(problem, key=f"servers.{server}.{key}", remedy=remedy)
-    if entry.tools != ToolSelection() or entry.roles:
-        key = "tools" if entry.tools != ToolSelection() else "roles"
-        problem = f"{entry.label} serves worlds, whose tools and roles its own file decides"
-        raise ConfigError(problem, key=f"servers.{server}.{key}", remedy="write it in the file that is served there")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
@@ -74,17 +74,14 @@ class RemoteHost:
     """Used from any task of the gateway's loop; `connect` first.
 
     Every request may be sent again until it is answered: the host knows a repeated call or lease by its key.
-
-    Args:
-        secrets: Names of headers whose values are secret although their names do not say so.
     """
 
-    def __init__(self, config: HostConfig, connections: HttpConnections, secrets: Collection[str] = ()) -> None:
+    def __init__(self, config: HostConfig, connections: HttpConnections) -> None:
         self.config = config
         self.offer = Offer(servers={}, idle_s=60.0, patience_s=0.0)
         self.retired = False
         """Whether it gets no more leases."""
-        self._posts = Posts(config, connections, secrets)
+        self._posts = Posts(config, connections)
         self.redactor = self._posts.redactor
         """Knows what is sent to the host to be admitted there; its errors have none of it."""
 
@@ -238,7 +235,6 @@ class RemoteHost:
             instructions=text(server.instructions),
             identity=ServerIdentity(**self.redactor.json(asdict(server.identity))),
             malformed=tuple(map(text, server.malformed)),
-            tools_with_secrets=tuple(text(tool.name) for tool in server.tools if self.redactor.leaks(tool)),
         )
 
     def _refusal(self, answer: HttpAnswer, message: Json, busy: type[GatewayError]) -> tuple[str, type[GatewayError]]:
@@ -278,21 +274,13 @@ _ENVELOPE: Json = {
 
 
 class Posts:
-    """Requests to one host, sent as those to servers: they share connections, descriptors and the rules of HTTP.
+    """Requests to one host, sent as those to servers: they share connections, descriptors and the rules of HTTP."""
 
-    Args:
-        secrets: As `RemoteHost`.
-    """
-
-    def __init__(self, host: HostConfig, connections: HttpConnections, secrets: Collection[str]) -> None:
-        # In lower case a token replaces the entry's own; a name says whether it is secret only as it is written.
-        headers = {name.lower(): value for name, value in host.headers.items()}
-        written = dict(host.headers)
-        if host.token is not None:
-            headers["authorization"] = written["authorization"] = f"Bearer {host.token.get_secret_value()}"
+    def __init__(self, host: HostConfig, connections: HttpConnections) -> None:
+        headers = {} if host.token is None else {"authorization": f"Bearer {host.token.get_secret_value()}"}
         bounds = {"max_message_bytes": _LONGEST, "start_timeout_s": host.connect_timeout_s}
         config = ServerConfig.model_validate({"url": host.url, "headers": headers, **bounds})
-        self.redactor = Redactor(config.model_copy(update={"headers": written, "secrets": tuple(secrets)}))
+        self.redactor = Redactor(config)
         self._exchanges = Exchanges(config, connections=connections, direct=host.direct)
         self._exchanges.requests.learn(version=PROTOCOL)
 

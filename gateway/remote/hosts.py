@@ -9,19 +9,13 @@ from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, SecretStr, field_validator
 
 from mcp_rollout.gateway.config.calls import Seconds
 from mcp_rollout.gateway.config.variables import expand
 
 _PAUSE_S = 2.0
 """How long a host that could not be reached is not asked again, while there are others."""
-
-
-def may_hold_secrets(url: str) -> bool:
-    """Whether a URL has a user, a password or a query. That of a host is in messages and in traces."""
-    found = urlsplit(url)
-    return "@" in found.netloc or bool(found.query)
 
 
 class HostConfig(BaseModel):
@@ -35,8 +29,6 @@ class HostConfig(BaseModel):
     """Where it serves, `http://name:port/mcp`."""
     token: SecretStr | None = None
     """Its bearer token; write a variable: `${NAME}`."""
-    headers: dict[str, str] = Field(default={}, repr=False)
-    """Added to every request."""
     connect_timeout_s: Seconds = 5
     """For one connection."""
     lost_after_s: Seconds = 15
@@ -46,7 +38,9 @@ class HostConfig(BaseModel):
     @classmethod
     def _names_a_host(cls, value: str) -> str:
         found = urlsplit(value)
-        if found.scheme not in ("http", "https") or not found.hostname or may_hold_secrets(value):
+        # Messages and traces have it.
+        holds_secrets = "@" in found.netloc or found.query
+        if found.scheme not in ("http", "https") or not found.hostname or holds_secrets:
             raise ValueError("url must begin with http:// or https://, name a host, and hold no password and no query")
         return value
 

@@ -50,7 +50,6 @@ class OfferedServer:
     instructions: str = ""
     identity: ServerIdentity = field(default_factory=ServerIdentity)
     malformed: tuple[str, ...] = ()
-    tools_with_secrets: tuple[str, ...] = ()
     call_timeout_s: Seconds = 60.0
 
 

@@ -30,17 +30,15 @@ _CLOSE_S = 5.0
 class RemoteWorld:
     """One lease of a host. Calls may run in parallel."""
 
-    def __init__(self, host: RemoteHost, handle: str, servers: Mapping[str, str], config: GatewayConfig) -> None:
+    def __init__(self, host: RemoteHost, handle: str, config: GatewayConfig) -> None:
         self.host, self.handle, self.config = host, handle, config
         self.asked_at = anyio.current_time()
         """When the last request for it began."""
         self.lost = ""
         """Why its state is gone; empty while it is not."""
         self.over, self.done = anyio.Event(), anyio.Event()
-        self.connections: dict[str, AnyConnection] = {
-            entry: RemoteConnection(self, entry, name) for entry, name in servers.items()
-        }
-        """By the names of this gateway."""
+        self.connections: dict[str, AnyConnection] = {name: RemoteConnection(self, name) for name in config.servers}
+        """By server."""
         self._keys = count(1)
 
     def lose(self, problem: str) -> None:
@@ -121,11 +119,11 @@ class RemoteWorld:
 class RemoteConnection:
     """One server of a world, as `AnyConnection`."""
 
-    def __init__(self, world: RemoteWorld, server: str, name: str) -> None:
+    def __init__(self, world: RemoteWorld, server: str) -> None:
         self.server = server
         self.exhausted = self.killed = ""  # the host says so in its errors
         self.changed = None  # likewise
-        self.world, self._name = world, name
+        self.world = world
         self._trusted = world.config.servers[server].trusted
 
     @property
@@ -156,11 +154,11 @@ class RemoteConnection:
         events = call.in_flight().events
         where = {"server": self.server, "tool": tool.name}
         offer = self.world.host.offer
-        attempt_s = max(call.timeout_s, offer.servers[self._name].call_timeout_s) + offer.patience_s
+        attempt_s = max(call.timeout_s, offer.servers[self.server].call_timeout_s) + offer.patience_s
         wait_s = (2 if tool.safe_to_resend else 1) * attempt_s + _SPARE_S  # the host sends once more what it may
         try:
             return await self.world.call(
-                self._name, tool.name, call.arguments, events, trusted=self._trusted, wait_s=wait_s
+                self.server, tool.name, call.arguments, events, trusted=self._trusted, wait_s=wait_s
             )
         except HostError as error:
             raise self.world.broken(error, events) from error

@@ -31,12 +31,11 @@ class Broke(StrEnum):
     """How a request ended without an answer that can be used."""
 
     CONNECT = "connect"
-    """No connection, or no access token, could be obtained."""
+    """No connection could be obtained."""
     SESSION = "session"
     """The server answered that it does not know the protocol session (HTTP 404), which it must not run requests of."""
     REJECTED = "rejected"
-    """The server rejected the access token and named a challenge (HTTP 401 or 403 with WWW-Authenticate), or a proxy
-    its own credentials (407). Such a request "has not been applied" (RFC 9110, section 15.5; RFC 6750, section 3.1)."""
+    """A proxy rejected its own credentials (HTTP 407) and did not pass the request on (RFC 9110, section 15.5.8)."""
     LINE = "line"
     """The connection ended, or an HTTP status came in place of an answer, whatever its number."""
     CONTENT = "content"

@@ -30,7 +30,6 @@ from mcp_rollout.gateway.transport.http_connection import HttpConnections
 from mcp_rollout.gateway.transport.http_exchange import Exchanges, explain_start
 from mcp_rollout.gateway.transport.link import Link
 from mcp_rollout.gateway.transport.messages import Json, bounded, typed
-from mcp_rollout.gateway.transport.oauth import Authority
 from mcp_rollout.gateway.transport.unmatched import HANDSHAKE
 from mcp_rollout.mcp_wire.streams import OpenStream
 
@@ -44,16 +43,15 @@ _MOST_WAITING_POSTS = 1000
 
 @asynccontextmanager
 async def http_streams(
-    config: ServerConfig, link: Link, *, connections: HttpConnections, authority: Authority | None = None
+    config: ServerConfig, link: Link, *, connections: HttpConnections
 ) -> AsyncGenerator[tuple[ReadStream, WriteStream]]:
     """The streams that mcp's session works on; `link` gets the channel.
 
     Args:
-        authority: Has the access tokens for the server, where it needs any.
         connections: Those of the gateway.
     """
     await load_certificates()
-    exchanges = Exchanges(config, connections=connections, authority=authority)
+    exchanges = Exchanges(config, connections=connections)
     inbound = ReadStream()
     calls = HttpCalls(link, exchanges, inbound.put)
     try:

@@ -1,5 +1,4 @@
-"""The HTTP requests of one connection, each up to the head of its answer: as bytes, with its access token, its
-redirects, its cookies."""
+"""The HTTP requests of one connection, each up to the head of its answer: as bytes, with its redirects and cookies."""
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ from mcp_rollout.gateway.transport.http_address import Address, Origin, place, p
 from mcp_rollout.gateway.transport.http_answer import HttpAnswer, HttpFault, StatusFault
 from mcp_rollout.gateway.transport.http_connection import HttpConnection, HttpConnections, NotConnected
 from mcp_rollout.gateway.transport.link import Link
-from mcp_rollout.gateway.transport.oauth import Authority, is_rejection
 from mcp_rollout.mcp_wire.proxies import proxy_of
 
 _OWN = {
@@ -46,7 +44,7 @@ class Requests:
         self.cookies = httpx2.Cookies(BoundedCookies())
         self.url = self._address.url
         self._session: dict[str, str] = {}
-        self._heads: dict[tuple[str, str, str | None, tuple[tuple[str, str], ...]], bytes] = {}
+        self._heads: dict[tuple[str, str, tuple[tuple[str, str], ...]], bytes] = {}
         self.origin = lru_cache(maxsize=_MOST_HEADS)(self._origin)  # of a server's making, where it redirects
 
     @property
@@ -67,33 +65,30 @@ class Requests:
             self._session = {name: value for name, value in known.items() if value}
             self._heads.clear()
 
-    def encode(self, method: str, url: str, headers: Mapping[str, str], token: str | None, body: bytes | None) -> bytes:
+    def encode(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """A whole request. Raises `HttpFault` where a part of it cannot be sent.
 
         Args:
             headers: Of this request alone.
-            token: The access token.
         """
-        key = (method, url, token, tuple(headers.items()))
+        key = (method, url, tuple(headers.items()))
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) >= _MOST_HEADS:  # arguments may be mirrored into headers
                 self._heads.clear()
             try:
-                head = self._heads[key] = self._head(method, url, headers, token)
+                head = self._heads[key] = self._head(method, url, headers)
             except (ValueError, httpx2.InvalidURL) as error:  # neither of which quotes a header
-                given = (*self._given.items(), *headers.items(), ("authorization", token or ""))
+                given = (*self._given.items(), *headers.items())
                 faulty = {repr(name): "" for name, value in given if not f"{name}{value}".isprintable()}
                 where = f" ({', '.join(faulty)} has a line end or another control character)" if faulty else ""
                 raise HttpFault(Broke.CONTENT, f"the request cannot be sent: {type(error).__name__}{where}") from None
         return head + b"\r\n" if body is None else b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
-    def _head(self, method: str, url: str, headers: Mapping[str, str], token: str | None) -> bytes:
+    def _head(self, method: str, url: str, headers: Mapping[str, str]) -> bytes:
         request = httpx2.Request(method, url, headers=self._given)
         request.headers.update({**self._session, **headers})
         self.cookies.set_cookie_header(request)
-        if token is not None:
-            request.headers["authorization"] = f"Bearer {token}"
         self._address.complete(request)
         target, proxy = request.url.raw_path, self.origin(url).proxy
         if proxy is not None and request.url.scheme == "http":
@@ -137,23 +132,15 @@ class Exchanges:
     """Sends the requests of one connection to its server.
 
     Args:
-        authority: Has the access tokens for the server, where it needs any.
         connections: Those of the gateway, and the right to use one.
         direct: Whether no proxy of the environment is used.
     """
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        *,
-        connections: HttpConnections,
-        authority: Authority | None = None,
-        direct: bool = False,
-    ) -> None:
+    def __init__(self, config: ServerConfig, *, connections: HttpConnections, direct: bool = False) -> None:
         self.requests = Requests(config, direct=direct)
         self.limit = config.max_message_bytes
         self._timeout_s = config.start_timeout_s
-        self._connections, self._authority = connections, authority
+        self._connections = connections
         self._reached = self.requests.url
         """Where the last message arrived that was answered with success: there the server has redirected others to."""
         self._in_use: set[HttpConnection] = set()
@@ -183,17 +170,13 @@ class Exchanges:
             sent: Called once the request has left.
 
         Raises:
-            HttpFault: there is no answer. A rejected access token is one for a call, of which the delivery table
-                decides whether it is sent again; anything else is sent once more with a new token.
+            HttpFault: there is no answer.
         """
         place = delivery if method == "POST" else Delivery()
         lasting, slot = silent_s is not None, silent_s is None and not delivery.nested
-        to, renewed, authority, token = url or self._reached, False, self._authority, None
+        to = url or self._reached
         while True:
-            if authority is not None:
-                # One that expires as it arrives is tried all the same.
-                token = authority.latest if renewed else await authority.token_for(self._version(headers))
-            data = self.requests.encode(method, to, headers, token, body)
+            data = self.requests.encode(method, to, headers, body)
             origin = self.requests.origin(to)
             connection = await self._connections.take(origin, tls, self._timeout_s, slot=slot)
             connection.among = self._in_use
@@ -213,51 +196,30 @@ class Exchanges:
                     raise HttpFault(Broke.REJECTED, answer.status_line)
                 if answer.sets_cookies:
                     self.requests.keep_cookies(to, answer)
-                again = None if answer.status < 300 else self._again(method, to, answer, token, place, renewed=renewed)
+                target = None if answer.status < 300 else self._target(method, to, answer, place)
             except BaseException:  # cleanup, also when cancelled: in mid-answer it closes the connection
                 connection.leave()
                 raise
-            if again is None:
+            if target is None:
                 if body is not None and url is None:
                     self._reached = to if answer.status < 300 else self.requests.url
                 return connection
             # Its body has no reader, and may have no end.
             connection.leave()
-            if authority is not None and again == to:
-                await authority.renew(token, answer, self._version(headers))
-                renewed = True
-            to = again
+            to = target
 
-    def _again(
-        self, method: str, url: str, answer: HttpAnswer, token: str | None, delivery: Delivery, *, renewed: bool
-    ) -> str | None:
-        """Where to send a request again after this answer: to another place, or to the same one with another token.
-
-        None if the answer counts. Raises `HttpFault` as `open`.
-        """
+    def _target(self, method: str, url: str, answer: HttpAnswer, delivery: Delivery) -> str | None:
+        """Where an answer redirects a request; None if the answer counts. Raises `HttpFault` as `open`."""
         target = redirected(method, url, answer.status, answer.header(b"location"))
-        if target is not None:
-            if not delivery.may_follow(url, target):
-                raise HttpFault(Broke.LINE, f"{answer.status_line}: redirected again, or to where it was sent before")
-            return target
-        challenge = answer.header(b"www-authenticate")
-        if self._authority is None or renewed or not is_rejection(answer.status, challenge):
-            return None
-        if not delivery.is_call:
-            return url
-        self._authority.reject(token, answer)
-        if challenge:
-            raise HttpFault(Broke.REJECTED, f"the server rejected the access token (HTTP {answer.status})")
-        return None  # without a challenge it is a status like any other
+        if target is not None and not delivery.may_follow(url, target):
+            raise HttpFault(Broke.LINE, f"{answer.status_line}: redirected again, or to where it was sent before")
+        return target
 
     def close(self, reason: str) -> None:
         """End every exchange under way, and begin none but the DELETE that ends the session."""
         self.closed = self.closed or reason
         for connection in list(self._in_use):
             connection.fail(HttpFault(Broke.LINE, reason))
-
-    def _version(self, headers: Mapping[str, str]) -> str:
-        return headers.get(MCP_PROTOCOL_VERSION_HEADER) or self.requests.version
 
 
 async def arrival_within(connection: HttpConnection, silent_s: float) -> None:

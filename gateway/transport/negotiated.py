@@ -10,7 +10,6 @@ import mcp_types as mcp
 from mcp import Client
 
 from mcp_rollout.gateway.config.models import ServerConfig
-from mcp_rollout.gateway.transport.oauth import Authority
 from mcp_rollout.gateway.transport.tool_definitions import Listing
 
 Connect = Callable[[ServerConfig, str], Any]
@@ -26,18 +25,6 @@ class NegotiatedProtocol:
     """The mode of a connection that knows of no earlier one."""
     discover: mcp.DiscoverResult | None = None
     listing: Listing = field(default_factory=Listing)
-    authority: Authority | None = None
-    """Holds the access token for all connections to the server."""
-
-    def tokens(self) -> tuple[str, ...]:
-        """The access tokens issued for the server so far."""
-        return tuple(self.authority.issued) if self.authority is not None else ()
-
-    def authorize(self, config: ServerConfig) -> Authority | None:
-        """The authority, made for the first connection; None if the entry has no client credentials."""
-        if config.client_credentials is not None and self.authority is None:
-            self.authority = Authority(config)
-        return self.authority
 
     def learn(self, client: Client, mode: str) -> None:
         """Take over what a connection in `mode` negotiated."""

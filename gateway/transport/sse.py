@@ -24,7 +24,6 @@ from mcp_rollout.gateway.transport.http_connection import HttpConnection, HttpCo
 from mcp_rollout.gateway.transport.http_exchange import Exchanges, explain_start
 from mcp_rollout.gateway.transport.link import Link
 from mcp_rollout.gateway.transport.messages import Json, parse_message, read_line, unusable_answer
-from mcp_rollout.gateway.transport.oauth import Authority
 from mcp_rollout.gateway.transport.unmatched import Unanswered
 from mcp_rollout.mcp_wire.lines import LineSplitter, Oversize
 from mcp_rollout.mcp_wire.streams import OpenStream
@@ -43,11 +42,9 @@ class SseTransport:
         ServerUnavailable: on entry, when there is no such stream.
     """
 
-    def __init__(
-        self, config: ServerConfig, link: Link, *, connections: HttpConnections, authority: Authority | None = None
-    ) -> None:
+    def __init__(self, config: ServerConfig, link: Link, *, connections: HttpConnections) -> None:
         self._config, self._link = config, link
-        self._exchanges = Exchanges(config, connections=connections, authority=authority)
+        self._exchanges = Exchanges(config, connections=connections)
         self._stack = AsyncExitStack()
         self._endpoint = ""
         self._unanswered = Unanswered()

@@ -14,7 +14,7 @@ from mcp_rollout.gateway.transport.http import http_streams
 from mcp_rollout.gateway.transport.http_connection import HttpConnections
 from mcp_rollout.gateway.transport.line_calls import LineExchange, MemoryTransport
 from mcp_rollout.gateway.transport.link import Link
-from mcp_rollout.gateway.transport.negotiated import Connect, NegotiatedProtocol, Target
+from mcp_rollout.gateway.transport.negotiated import Connect, Target
 from mcp_rollout.gateway.transport.sse import SseTransport
 from mcp_rollout.gateway.transport.stdio import StdioTransport
 
@@ -24,7 +24,6 @@ def open_target(
     config: ServerConfig,
     link: Link,
     *,
-    protocol: NegotiatedProtocol,
     connect: Connect | None = None,
     connections: HttpConnections,
     forks: Forks | None = None,
@@ -37,11 +36,9 @@ def open_target(
         case Kind.STDIO:
             return Target(StdioTransport(server, config, link, forks), notes_delivery=True)
         case Kind.HTTP:
-            streams = http_streams(config, link, connections=connections, authority=protocol.authorize(config))
-            return Target(streams, notes_delivery=True)
+            return Target(http_streams(config, link, connections=connections), notes_delivery=True)
         case Kind.SSE:
-            sse = SseTransport(config, link, connections=connections, authority=protocol.authorize(config))
-            return Target(sse, notes_delivery=True)
+            return Target(SseTransport(config, link, connections=connections), notes_delivery=True)
         case Kind.IN_PROCESS:
             return _given(_build(config, server), server, config, link)
 

@@ -56,7 +56,7 @@ def _of_address(error: GatewayError) -> str:
     if isinstance(error, NothingListens):
         return "nothing answers there: start the server, or correct url"
     if isinstance(error, Unauthorized):
-        return "give it a token: headers, or client_credentials"
+        return "give it a token in headers"
     if isinstance(error, ServesWorlds):
         return "run this there, on the file that it serves"
     return "check url, headers and type"

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 import pytest
-from conformance_client import OWN_OAUTH, play
+from conformance_client import play
 from third_party import NODE, PLACE
 
 pytestmark = pytest.mark.anyio
@@ -61,8 +61,3 @@ async def test_every_scenario_of_the_suite_passes(revision: str, count: int, tmp
         alone = tmp_path / str(number)
         alone.mkdir()
         assert list((await results(revision, alone, "--scenario", scenario)).values()) == [[]], scenario
-
-
-async def test_client_credentials_are_the_gateways_own(tmp_path: Path) -> None:
-    """An extension's scenario, so it belongs to no revision and is not among `all`."""
-    assert await results(None, tmp_path, "--scenario", OWN_OAUTH) == {OWN_OAUTH: []}

@@ -18,7 +18,6 @@ from mcp import MCPError
 from mcp.shared import jsonrpc_dispatcher
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
-from rejecting import Rejecting
 from structlog.testing import capture_logs
 
 from mcp_rollout import Gateway, GatewayConfig, Session
@@ -37,19 +36,14 @@ LIMIT = 1 << 20
 Does = Callable[[Request, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Odd(Rejecting):
+class Odd(BreakingHttp):
     """A server with an answer of its own to some HTTP methods, or methods of JSON-RPC."""
 
     def __init__(self, rng: random.Random, unread: float = 0.0) -> None:
         super().__init__(rng, unread)
         self.does: dict[str, Does] = {}
         self.seen: list[str] = []
-        self.secured = False
         self.cut = False
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        return super().entry if self.secured else {"url": f"{self.origin}/mcp"}
 
     async def _serve(self, request: Request, writer: asyncio.StreamWriter) -> None:
         is_post = request.method == "POST" and request.path == "/mcp"
@@ -58,7 +52,7 @@ class Odd(Rejecting):
             self.seen.append(name)
         if request.path == "/mcp" and (own := self.does.get(name)) is not None:
             return await own(request, writer)
-        await (super()._serve(request, writer) if self.secured else BreakingHttp._serve(self, request, writer))
+        await super()._serve(request, writer)
 
     async def endless(self, request: Request, writer: asyncio.StreamWriter) -> None:
         """A document of 64 MB."""
@@ -162,40 +156,11 @@ async def test_a_server_that_does_not_answer_discover_is_asked_for_the_handshake
             assert await put(session) == "x"
 
 
-@pytest.mark.parametrize("where", ["GET", "ping", "tools/call"])
-async def test_a_challenge_that_names_no_address_ends_what_met_it_alone(where: str) -> None:
-    challenge = 'Bearer resource_metadata="http://[::1/x"'
-
-    async def challenged(request: Request, writer: asyncio.StreamWriter) -> None:
-        await respond(writer, 401, b"", kind="", WWW_Authenticate=challenge)
-
-    async with odd() as server:
-        server.secured = True
-        server.does[where] = challenged
-        if where == "ping":  # the answer to one, on the server's own stream
-
-            async def ping(request: Request, writer: asyncio.StreamWriter) -> None:
-                server.does[""] = challenged
-                await begin_stream(writer)
-                await chunk(writer, b'data: {"jsonrpc":"2.0","id":7,"method":"ping"}\n\n')
-                await writer.wait_closed()
-
-            server.does["GET"] = ping
-        async with playing(server) as session:
-            for _ in range(3):
-                if where == "tools/call":
-                    with pytest.raises(ServerUnavailable, match="InvalidURL"):
-                        await put(session)
-                else:
-                    await until(lambda: ("" if where == "ping" else where) in server.seen)
-                    assert await put(session) == "x"
-
-
 @pytest.mark.parametrize("value", ["\u20ac", "a\r\nb"])
 def test_a_header_that_cannot_be_sent_is_a_fault_of_its_request_and_is_not_quoted(value: str) -> None:
     requests = Requests(ServerConfig.model_validate({"url": "http://127.0.0.1/mcp"}))
     with pytest.raises(HttpFault, match="cannot be sent") as caught:
-        requests.encode("POST", requests.url, {"x-a": value}, None, b"{}")
+        requests.encode("POST", requests.url, {"x-a": value}, b"{}")
     assert caught.value.broke is Broke.CONTENT and value not in caught.value.reason
     assert ("'x-a' has a line end" in caught.value.reason) is (value != "\u20ac")
 

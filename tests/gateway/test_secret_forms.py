@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -13,11 +14,22 @@ import anyio
 import pytest
 import structlog
 from pydantic import ValidationError
+from serving import listening
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from mcp_rollout import Gateway, GatewayConfig
+from mcp_rollout.gateway.config.calls import SamplingConfig
 from mcp_rollout.gateway.config.models import ServerConfig
+from mcp_rollout.gateway.connection.answerers import Sampler
+from mcp_rollout.gateway.connection.in_flight import Question
 from mcp_rollout.gateway.connection.redaction import REDACTED, Redactor
 from mcp_rollout.gateway.connection.secret_patterns import SecretPattern
+from mcp_rollout.gateway.transport.delivery import Delivery
+from mcp_rollout.gateway.transport.http_connection import HttpConnections
+from mcp_rollout.gateway.transport.http_exchange import Exchanges
 from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
 
 S = "Kq7vXw2rT9LmZ4bN8cYd"
@@ -174,13 +186,35 @@ def test_a_name_in_secrets_that_the_entry_lacks_is_an_error() -> None:
         ServerConfig.model_validate(of(env={"LICENCE": S}, secrets=["LICENSE"]))
 
 
-def test_tokens_that_were_issued_long_ago_are_searched_for_no_longer() -> None:
-    issued = [f"access-token-{number}" for number in range(3)]
-    credentials = {"issuer": "https://a", "client_id": "me", "client_secret": "client-secret-1"}
-    redactor = Redactor(
-        ServerConfig.model_validate(at("https://h/mcp", client_credentials=credentials)), lambda: issued
-    )
-    assert redactor.text("access-token-0 access-token-2 client-secret-1") == " ".join([REDACTED] * 3)
-    issued.remove("access-token-0")
-    issued.append("access-token-3")
-    assert redactor.text("access-token-0 access-token-3 client-secret-1") == f"access-token-0 {REDACTED} {REDACTED}"
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://u:pass%21word@h/mcp", ["pass%21word", "pass!word", encoded("u:pass!word")]),
+        ("https://ghp_0123456789@h/mcp", ["ghp_0123456789", encoded("ghp_0123456789:")]),
+    ],
+)
+def test_a_urls_credentials_are_secret_however_they_are_spelt(url: str, told: list[str]) -> None:
+    redactor = Redactor(ServerConfig.model_validate(at(url)))
+    assert [redactor.text(f"<{value}>") for value in told] == ["<[secret]>"] * len(told)
+
+
+@pytest.mark.anyio
+async def test_user_and_password_of_a_url_reach_its_host_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[str | None] = []
+
+    async def complete(request: Request) -> Response:
+        seen.append(request.headers.get("authorization"))
+        return JSONResponse({"choices": [{"message": {"content": "yes"}}]})
+
+    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/mcp", complete, methods=["POST"])]
+    async with listening(Starlette(routes=routes)) as address:
+        given = address.replace("http://", "http://alice:pass-word-1@")
+        question = Question("s", "t", {"messages": [], "maxTokens": 5})
+        answer = await Sampler(SamplingConfig(url=f"{given}/v1", model="m")).answer(question)
+        entry = ServerConfig.model_validate(at(f"{given}/mcp"))
+        connection = await Exchanges(entry, connections=HttpConnections(1)).open("POST", {}, b"{}", Delivery())
+        connection.close()
+    assert answer["content"]["text"] == "yes"
+    assert seen == [f"Basic {encoded('alice:pass-word-1')}"] * 2
+    assert "HTTP Request" in caplog.text and "alice" not in caplog.text and "pass-word-1" not in caplog.text

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 import structlog
 from mcp.client._memory import InMemoryTransport
@@ -18,15 +17,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from serving import App, handshake_only, listening, serving
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import Response
 
-from mcp_rollout import ConfigError, Gateway, GatewayConfig, Session, load_servers
+from mcp_rollout import Gateway, GatewayConfig, Session, load_servers
 from mcp_rollout.gateway.config.models import ServerConfig
 from mcp_rollout.gateway.connection.redaction import Secrets
 from mcp_rollout.gateway.connection.secret_values import is_secret_name
-from mcp_rollout.gateway.errors import DeliveryUnknown, GatewayError, ProtocolError, ServerUnavailable
+from mcp_rollout.gateway.errors import DeliveryUnknown, ProtocolError, ServerUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -299,160 +296,6 @@ def test_secrets_are_known_by_where_they_stand() -> None:
     names = ("apiKey", "X-Auth-Token", "DATABASE_PASSWORD", "client_secret", "Authorization", "Cookie")
     assert all(map(is_secret_name, names))
     assert not any(map(is_secret_name, ("AUTHOR", "MONKEY_ISLAND", "Accept", "KEYBOARD", "passage")))
-
-
-def test_a_config_error_shows_no_credentials(tmp_path: Path) -> None:
-    file = tmp_path / "servers.json"
-    credentials = {"issuer": "https://a", "client_id": "me", "client_secret": ["oops-secret"]}
-    file.write_text(json.dumps({"mcpServers": {"w": {"url": "https://h/mcp", "client_credentials": credentials}}}))
-    with pytest.raises(ConfigError, match=r"client_credentials.client_secret") as caught:
-        load_servers(file)
-    assert "oops-secret" not in str(caught.value)
-    config = ServerConfig.model_validate(
-        {"url": "https://h/mcp", "client_credentials": {**credentials, "client_secret": "deep-secret"}}
-    )
-    assert "deep-secret" not in repr(config)
-
-
-class Guarded:
-    """An MCP server behind bearer tokens, and the authorization server that gives them out, on one address."""
-
-    def __init__(self, app: Any) -> None:
-        self.address = ""
-        self.grants: list[dict[str, str]] = []
-        self.valid: set[str] = set()
-        self.secret = "client-secret-1"
-        self._mcp = app
-        routes = [
-            Route("/.well-known/oauth-protected-resource/{path:path}", self._resource),
-            Route("/.well-known/oauth-authorization-server", self._metadata),
-            Route("/token", self._token, methods=["POST"]),
-            Mount("/", self._guard),
-        ]
-        self.app = Starlette(routes=routes, lifespan=getattr(app.router, "lifespan_context", None))
-
-    async def _resource(self, request: Request) -> Response:
-        resource = f"{self.address}/{request.path_params['path']}"
-        return JSONResponse({"resource": resource, "authorization_servers": [self.address]})
-
-    async def _metadata(self, request: Request) -> Response:
-        return JSONResponse(
-            {
-                "issuer": self.address,
-                "authorization_endpoint": f"{self.address}/authorize",
-                "token_endpoint": f"{self.address}/token",
-                "response_types_supported": ["code"],
-                "grant_types_supported": ["client_credentials"],
-                "token_endpoint_auth_methods_supported": ["client_secret_basic"],
-            }
-        )
-
-    async def _token(self, request: Request) -> Response:
-        form = {name: str(value) for name, value in (await request.form()).items()}
-        given = httpx2.BasicAuth("client-1", self.secret)
-        expected = httpx2.Request("GET", "http://x")
-        next(given.sync_auth_flow(expected))
-        if request.headers.get("authorization") != expected.headers["authorization"]:
-            return JSONResponse({"error": "invalid_client"}, status_code=401)
-        self.grants.append(form)
-        token = f"access-token-{len(self.grants)}"
-        self.valid = {token}
-        return JSONResponse({"access_token": token, "token_type": "Bearer", "expires_in": 3600})
-
-    async def _guard(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        token = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
-        if token not in self.valid:
-            challenge = {"www-authenticate": "Bearer"}
-            return await Response(status_code=401, headers=challenge)(scope, receive, send)
-        await self._mcp(scope, receive, send)
-
-
-@asynccontextmanager
-async def guarded(transport: str) -> AsyncIterator[tuple[Guarded, dict[str, Any], MCPServer]]:
-    server, _ = world()
-    world_app: Any = server.sse_app() if transport == "sse" else server.streamable_http_app()
-    guard = Guarded(world_app)
-    app: App = guard.app if transport == "http" else handshake_only(guard.app)
-    async with listening(app) as guard.address:
-        path = "sse" if transport == "sse" else "mcp"
-        credentials = {"issuer": guard.address, "client_id": "client-1", "client_secret": guard.secret}
-        entry = {
-            "url": f"{guard.address}/{path}",
-            "type": "sse" if transport == "sse" else "http",
-            "client_credentials": {**credentials, "scope": "tools"},
-        }
-        yield guard, entry, server
-
-
-@pytest.mark.parametrize("transport", ["http", "http-handshake", "sse"])
-async def test_client_credentials_get_a_token_and_a_new_one_when_it_is_turned_away(transport: str) -> None:
-    async with guarded(transport) as (guard, entry, _), session_on(entry) as session:
-        assert (await session.call("get", {})).text == "here"
-        assert [grant["grant_type"] for grant in guard.grants] == ["client_credentials"]
-        assert guard.grants[0]["scope"] == "tools"
-        guard.valid = set()
-        assert (await session.call("put", {"text": "x"})).text == "stored"
-        assert len(guard.grants) == 2
-        assert (await session.call("leak", {"text": "access-token-2"})).text == "it is [secret]"
-
-
-@pytest.mark.parametrize("fail", [False, True])
-async def test_a_token_that_was_renewed_within_a_call_is_secret_in_that_calls_own_answer(fail: bool) -> None:
-    async with guarded("http") as (guard, entry, _), session_on(entry) as session:
-        guard.valid = set()
-        assert "access-token" not in (await session.call("leak", {"text": "access-token-2", "fail": fail})).text
-        assert len(guard.grants) == 2
-
-
-async def test_calls_with_a_token_do_not_wait_for_each_other() -> None:
-    both = anyio.Event()
-    waiting = 0
-    async with guarded("http") as (_, entry, server):
-
-        @server.tool()
-        async def meet() -> str:
-            """Returns when two are here."""
-            nonlocal waiting
-            waiting += 1
-            if waiting == 2:
-                both.set()
-            await both.wait()
-            return "met"
-
-        async with session_on(entry) as session:
-            with anyio.fail_after(10):
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(session.call, "meet", {})
-                    tasks.start_soon(session.call, "meet", {})
-
-
-@pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_credentials_that_are_wrong_are_said_to_be_and_not_repeated(
-    transport: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with guarded(transport) as (guard, entry, _):
-        guard.secret = "another"
-        with pytest.raises(GatewayError, match="authorization failed: OAuthTokenError") as caught:
-            async with session_on(entry):
-                pass
-    assert "client-secret-1" not in str(caught.value) + caplog.text
-
-
-async def test_credentials_go_to_their_own_issuer_only() -> None:
-    async with guarded("http") as (guard, entry, _):
-        entry["client_credentials"]["issuer"] = "https://login.example.com"
-        with pytest.raises(GatewayError, match="authorization failed"):
-            async with session_on(entry):
-                pass
-        assert guard.grants == []
-
-
-def test_client_credentials_need_a_url() -> None:
-    with pytest.raises(ValueError, match="client_credentials needs a url"):
-        ServerConfig.model_validate(
-            {"command": "x", "client_credentials": {"issuer": "https://a", "client_id": "b", "client_secret": "c"}}
-        )
 
 
 async def test_a_handshake_server_in_process_is_met_over_its_streams() -> None:

@@ -19,8 +19,6 @@ from mcp_rollout import Gateway, GatewayConfig, GatewayError, Session
 
 Context = dict[str, Any]
 """What the suite tells a scenario's client: credentials, calls to make."""
-OWN_OAUTH = "auth/client-credentials-basic"
-"""Played with the entry's `client_credentials`; the other logins need a browser, or a token of another provider."""
 REDIRECT = "http://localhost:3000/callback"
 
 
@@ -179,16 +177,6 @@ async def logged_in(url: str, context: Context) -> AsyncIterator[Any]:
         yield streams
 
 
-async def own_credentials(url: str, context: Context) -> dict[str, Any]:
-    """The entry of a server that takes client credentials: the gateway's own OAuth."""
-    where = urlparse(url)
-    about = f"{where.scheme}://{where.netloc}/.well-known/oauth-protected-resource{where.path}"
-    async with httpx2.AsyncClient() as client:
-        issuer = (await client.get(about)).json()["authorization_servers"][0]
-    given = {"issuer": issuer, "client_id": context["client_id"], "client_secret": context["client_secret"]}
-    return {"client_credentials": given}
-
-
 async def play(scenario: str, url: str, context: Context) -> None:
     """Connect to the suite's server at `url`, do what `scenario` is about, and leave."""
     config: dict[str, Any] = {
@@ -200,9 +188,7 @@ async def play(scenario: str, url: str, context: Context) -> None:
     }
     own = first_tool if scenario.startswith("auth/") else SCENARIOS[scenario]
     login: Callable[[], Any] | None = None
-    if scenario == OWN_OAUTH:
-        config["servers"]["suite"] |= await own_credentials(url, context)
-    elif scenario.startswith("auth/"):
+    if scenario.startswith("auth/"):
         login = partial(logged_in, url, context)
 
     def connect(_: Any, server: str) -> Any:

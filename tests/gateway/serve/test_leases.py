@@ -28,6 +28,7 @@ from mcp_rollout.gateway.errors import (
     HostRefused,
     LeaseTimeout,
     ServerUnavailable,
+    ServesWorlds,
     ToolsChanged,
     WorldLost,
 )
@@ -437,4 +438,11 @@ async def test_an_address_where_no_host_runs_is_named_with_a_remedy(mini: Entrie
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"
         with pytest.raises(WorldLost, match=rf"{url}: .*is the address right, and mcp-rollout serve running"):
             async with Gateway(config(shop=mini("echo")), hosts=at(url, lost_after_s=0.1)):
+                pass
+
+
+async def test_an_entry_whose_url_is_a_host_is_refused_with_the_remedy(mini: Entries, config: Config) -> None:
+    async with served(config(shop=mini("get"))) as running:
+        with pytest.raises(ServesWorlds, match="it serves worlds, which are leased: name it under hosts"):
+            async with Gateway(config(shop={"url": running.url, "required": True})):
                 pass

@@ -74,16 +74,19 @@ class Host:
 
 
 @asynccontextmanager
-async def leasing(
-    lies: dict[str, Any], *, by_hosts: bool = False, host_type: type[Host] = Host, **fields: Any
-) -> AsyncIterator[tuple[Gateway, Host]]:
+async def lying(lies: dict[str, Any], *, host_type: type[Host] = Host) -> AsyncIterator[tuple[Gateway, Host]]:
+    """A host, and a gateway of its that is not entered."""
     host = host_type(lies)
     app = Starlette(routes=[Route("/mcp", host.answer, methods=["POST"])])
     async with listening(app) as address:
-        entry = {"url": f"{address}/mcp", "headers": {"authorization": f"Bearer {TOKEN}"}, **fields}
-        config = GatewayConfig.model_validate({"servers": {"h": {"command": "x"} if by_hosts else entry}})
-        async with Gateway(config, hosts=at(entry["url"], TOKEN) if by_hosts else None) as gateway:
-            yield gateway, host
+        config = GatewayConfig.model_validate({"servers": {"h": {"command": "x"}}})
+        yield Gateway(config, hosts=at(f"{address}/mcp", TOKEN)), host
+
+
+@asynccontextmanager
+async def leasing(lies: dict[str, Any], *, host_type: type[Host] = Host) -> AsyncIterator[tuple[Gateway, Host]]:
+    async with lying(lies, host_type=host_type) as (gateway, host), gateway:
+        yield gateway, host
 
 
 CLAIMING = """
@@ -118,22 +121,13 @@ def note(text: str) -> dict[str, Any]:
     return {"events": {"notifications": [{"server": "h", "tool": "x", "kind": "log", "text": text}]}}
 
 
-@pytest.mark.parametrize("by_hosts", [False, True])
-async def test_a_token_that_a_host_repeats_is_in_no_result_and_no_notification(by_hosts: bool) -> None:
+async def test_a_token_that_a_host_repeats_is_in_no_result_and_no_notification() -> None:
     called = {"content": [{"type": "text", "text": "it is TOKEN"}], "_meta": {OUTCOME_META: note("TOKEN")}}
-    async with leasing({"tools/call": called}, by_hosts=by_hosts) as (gateway, _):
+    granted = {**HONEST[OPEN], "directory": "/of/TOKEN"}
+    async with leasing({OPEN: granted, "tools/call": called}) as (gateway, _):
         async with gateway.lease(trajectory="t", task=None, seed=0) as session:
             assert (await session.call("x", {})).text == "it is [secret]"
             assert [each.text for each in session.drain_server_events().notifications] == ["[secret]"]
-
-
-@pytest.mark.parametrize("fields", [{"headers": {"X-AuthKey": TOKEN}}, {"headers": {"X-Q": TOKEN}, "secrets": ["X-Q"]}])
-async def test_a_header_is_secret_by_its_name_as_it_is_written(fields: dict[str, Any]) -> None:
-    called = {"content": [{"type": "text", "text": "it is TOKEN"}]}
-    granted = {**HONEST[OPEN], "directory": "/of/TOKEN"}
-    async with leasing({OPEN: granted, "tools/call": called}, **fields) as (gateway, _):
-        async with gateway.lease(trajectory="t", task=None, seed=0) as session:
-            assert (await session.call("x", {})).text == "it is [secret]"
             assert session.lease_dir == Path("/of/[secret]")
 
 
@@ -156,8 +150,9 @@ async def test_a_token_that_a_host_repeats_is_in_no_error_of_a_call(called: dict
 
 @pytest.mark.parametrize("method", ["server/discover", CATALOGUE])
 async def test_a_token_that_a_host_repeats_is_in_no_reason_why_it_is_not_used(method: str) -> None:
-    async with leasing({method: {"error": {"code": 1, "message": "it is TOKEN"}}}) as (gateway, _):
-        assert TOKEN not in str(gateway.failures["h"])
+    async with lying({method: {"error": {"code": 1, "message": "it is TOKEN"}}}) as (gateway, _):
+        with pytest.raises(GatewayError, match=r"it is \[secret\]"):
+            await gateway.__aenter__()
 
 
 async def test_a_token_that_a_host_repeats_is_in_nothing_that_describes_a_server() -> None:
@@ -196,9 +191,10 @@ async def test_an_outcome_of_another_form_fails_its_call(outcome: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"idle_s": 0}, {"idle_s": -5}, {"patience_s": -1}, {"patience_s": None}])
-async def test_an_offer_with_impossible_times_makes_the_server_unavailable(bad: dict[str, Any]) -> None:
-    async with leasing({CATALOGUE: {**HONEST[CATALOGUE], **bad}}) as (gateway, _):
-        assert isinstance(gateway.failures["h"], GatewayError) and next(iter(bad)) in str(gateway.failures["h"])
+async def test_an_offer_with_impossible_times_is_refused(bad: dict[str, Any]) -> None:
+    async with lying({CATALOGUE: {**HONEST[CATALOGUE], **bad}}) as (gateway, _):
+        with pytest.raises(ProtocolError, match=next(iter(bad))):
+            await gateway.__aenter__()
 
 
 @pytest.mark.parametrize("state", [{"problem": None}, {"problem": True}, {"fault": "of some kind"}, {"tool": False}])

@@ -56,7 +56,7 @@ def test_a_host_of_worlds_is_examined_where_its_servers_are(tmp_path: Path) -> N
     (report,) = done.json["servers"]
     (problem,) = report["problems"]
     assert done.status == 1 and report["fit"] is False
-    assert problem.startswith("its worlds are leases of another host") and "run this there" in problem
+    assert problem.startswith("it serves worlds") and "run this there" in problem
 
 
 def test_programs_get_every_server_and_a_status_that_says_whether_all_are_fit(servers: Path) -> None:
