@@ -133,54 +133,78 @@ async def answered(client: RawStdio, message: dict[str, Any]) -> list[bytes]:
 
 
 async def direct_calls(client: RawStdio) -> int:
-    """How many calls were direct, this one included."""
+    """How many calls were direct since the server's start, this one included."""
     (answer,) = await answered(client, call("count", "how_many_were_direct", {}, client.era))
     return said(answer)
 
 
-@pytest.mark.parametrize("era", [LEGACY, MODERN])
-async def test_answers_over_stdio_are_the_sdks_byte_for_byte(era: str) -> None:
-    messages = plays(era, seed=20)
-    async with raw_stdio([SERVER, "sdk"], era) as theirs, raw_stdio([SERVER, "kit"], era) as ours:
+@pytest.fixture(scope="module", params=[LEGACY, MODERN])
+async def stdio(request: pytest.FixtureRequest) -> AsyncIterator[RawStdio]:
+    async with raw_stdio([SERVER, "kit"], request.param) as client:
+        yield client
+
+
+async def test_answers_over_stdio_are_the_sdks_byte_for_byte(stdio: RawStdio) -> None:
+    messages, before = plays(stdio.era, seed=20), await direct_calls(stdio)
+    async with raw_stdio([SERVER, "sdk"], stdio.era) as theirs:
         for message in messages:
             with anyio.fail_after(30):
-                assert await answered(ours, message) == await answered(theirs, message), message
-        assert await direct_calls(ours) > 0.7 * len(messages)
+                assert await answered(stdio, message) == await answered(theirs, message), message
+        assert await direct_calls(stdio) - before > 0.7 * len(messages)
         assert await direct_calls(theirs) == 0
 
 
+@pytest.fixture(scope="module")
+async def kit() -> AsyncIterator[int]:
+    async with raw_server([SERVER, "kit"]) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+async def sdk() -> AsyncIterator[int]:
+    async with raw_server([SERVER, "sdk"]) as port:
+        yield port
+
+
 @asynccontextmanager
-async def both_http() -> AsyncIterator[tuple[RawHttp, RawHttp]]:
-    async with (
-        raw_server([SERVER, "kit"]) as kit,
-        raw_server([SERVER, "sdk"]) as sdk,
-        raw_http(kit) as ours,
-        raw_http(sdk) as theirs,
-    ):
+async def opened(port: int) -> AsyncIterator[RawHttp]:
+    """A connection on which the first request, which the SDK answers, has been."""
+    async with raw_http(port) as client:
         with anyio.fail_after(60):
-            for client in (ours, theirs):
-                await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
-        yield ours, theirs
+            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
+        yield client
+
+
+@pytest.fixture
+async def ours(kit: int) -> AsyncIterator[RawHttp]:
+    async with opened(kit) as client:
+        yield client
+
+
+@pytest.fixture
+async def theirs(sdk: int) -> AsyncIterator[RawHttp]:
+    async with opened(sdk) as client:
+        yield client
 
 
 async def direct_posts(client: RawHttp) -> int:
+    """How many calls were direct since the server's start, this one included."""
     return said((await client.ask(call("count", "how_many_were_direct", {}, MODERN))).body)
 
 
-async def test_answers_over_http_are_the_sdks_byte_for_byte() -> None:
+async def test_answers_over_http_are_the_sdks_byte_for_byte(ours: RawHttp, theirs: RawHttp) -> None:
     """Requests that the SDK answers and direct ones alternate on one connection."""
-    messages = plays(MODERN, seed=21)
-    async with both_http() as (ours, theirs):
-        for message in messages:
-            with anyio.fail_after(30):
-                name = message["params"].get("name")
-                headers = {"mcp_name": name if isinstance(name, str) else None}
-                assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), message
-        assert await direct_posts(ours) > 0.6 * len(messages)
-        assert await direct_posts(theirs) == 0
+    messages, before = plays(MODERN, seed=21), await direct_posts(ours)
+    for message in messages:
+        with anyio.fail_after(30):
+            name = message["params"].get("name")
+            headers = {"mcp_name": name if isinstance(name, str) else None}
+            assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), message
+    assert await direct_posts(ours) - before > 0.6 * len(messages)
+    assert await direct_posts(theirs) == 0
 
 
-async def test_headers_are_checked_as_by_the_sdk() -> None:
+async def test_headers_are_checked_as_by_the_sdk(ours: RawHttp, theirs: RawHttp) -> None:
     odd: list[dict[str, str | None]] = [
         {"origin": "http://localhost:3000"},
         {"content_type": "text/plain"},
@@ -200,104 +224,101 @@ async def test_headers_are_checked_as_by_the_sdk() -> None:
         {"connection": "keep-alive"},
         {"Mcp_Name": "add", "mcp_name": None},
     ]
-    async with both_http() as (ours, theirs):
-        for number, headers in enumerate(odd):
-            message = call(number, "add", {"a": 1}, MODERN)
-            with anyio.fail_after(30):
-                assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), headers
-        before = await direct_posts(ours)
-        for _ in range(2):  # a refused combination stays refused
-            assert (await ours.ask(call(1, "add", {"a": 1}, MODERN), mcp_name="other")).status == 400
-        assert await direct_posts(ours) == before + 1
+    for number, headers in enumerate(odd):
+        message = call(number, "add", {"a": 1}, MODERN)
+        with anyio.fail_after(30):
+            assert await ours.ask(message, **headers) == await theirs.ask(message, **headers), headers
+    before = await direct_posts(ours)
+    for _ in range(2):  # a refused combination stays refused
+        assert (await ours.ask(call(1, "add", {"a": 1}, MODERN), mcp_name="other")).status == 400
+    assert await direct_posts(ours) == before + 1
 
 
 @pytest.mark.parametrize("header", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
-async def test_what_the_sdk_refuses_of_pages_ends_at_the_door(header: dict[str, str | None]) -> None:
+async def test_what_the_sdk_refuses_of_pages_ends_at_the_door(
+    ours: RawHttp, theirs: RawHttp, header: dict[str, str | None]
+) -> None:
     """Before a body is read, so that it ends the connection; with the SDK's status and text."""
     message = call(1, "add", {"a": 1}, MODERN)
-    async with both_http() as (ours, theirs):
+    with anyio.fail_after(30):
+        own, other = await ours.ask(message, **header), await theirs.ask(message, **header)
+        assert own == replace(other, kind="text/plain")
+        with pytest.raises((anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError)):
+            await ours.ask(message)
+
+
+async def test_a_request_may_arrive_in_any_parts_and_ahead_of_its_turn(ours: RawHttp) -> None:
+    with anyio.fail_after(60):
+        listing = request("l", "tools/list", {"_meta": ENVELOPE})
+        posts = [ours.post(call(number, "add", {"a": number}, MODERN)) for number in range(3)]
+        whole = b"".join([posts[0], ours.post(listing), posts[1], posts[2]])
+        expected: list[Answer] = []
+        for size in (len(whole), 1, 7, 100):
+            for start in range(0, len(whole), size):
+                await ours.stream.send(whole[start : start + size])
+            answers = [await ours.answer() for _ in range(4)]
+            assert [json.loads(answer.body)["id"] for answer in answers] == [0, "l", 1, 2]
+            assert answers == (expected or answers)
+            expected = answers
+
+
+async def test_what_is_not_plain_http_is_the_sdks(ours: RawHttp) -> None:
+    body = json.dumps(call(1, "add", {"a": 1}, MODERN)).encode()
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    with anyio.fail_after(30):
+        head = ours.post(call(1, "add", {"a": 1}, MODERN), content_length=None, transfer_encoding="chunked")
+        await ours.stream.send(head.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" + chunked)
+        assert json.loads((await ours.answer()).body)["result"]["structuredContent"] == {"result": 2}
+        await ours.stream.send(ours.post(call(2, "add", {"a": 2}, MODERN), connection="close"))
+        assert json.loads((await ours.answer()).body)["result"]["structuredContent"] == {"result": 3}
+        with pytest.raises(anyio.EndOfStream):
+            await ours.stream.receive()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"POST /mcp HTTP/1.1\nhost: x\ncontent-length: 2\n\n{}",
+        b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+    ],
+)
+async def test_broken_http_is_refused(kit: int, broken: bytes) -> None:
+    async with raw_http(kit) as client:
         with anyio.fail_after(30):
-            own, other = await ours.ask(message, **header), await theirs.ask(message, **header)
-            assert own == replace(other, kind="text/plain")
-            with pytest.raises((anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError)):
-                await ours.ask(message)
-
-
-async def test_a_request_may_arrive_in_any_parts_and_ahead_of_its_turn() -> None:
-    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
-        with anyio.fail_after(60):
-            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
-            listing = request("l", "tools/list", {"_meta": ENVELOPE})
-            posts = [client.post(call(number, "add", {"a": number}, MODERN)) for number in range(3)]
-            whole = b"".join([posts[0], client.post(listing), posts[1], posts[2]])
-            expected: list[Answer] = []
-            for size in (len(whole), 1, 7, 100):
-                for start in range(0, len(whole), size):
-                    await client.stream.send(whole[start : start + size])
-                answers = [await client.answer() for _ in range(4)]
-                assert [json.loads(answer.body)["id"] for answer in answers] == [0, "l", 1, 2]
-                assert answers == (expected or answers)
-                expected = answers
-
-
-async def test_what_is_not_plain_http_is_the_sdks() -> None:
-    async with raw_server([SERVER, "kit"]) as port:
-        body = json.dumps(call(1, "add", {"a": 1}, MODERN)).encode()
-        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-        async with raw_http(port) as client:
-            with anyio.fail_after(30):
-                await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
-                head = client.post(call(1, "add", {"a": 1}, MODERN), content_length=None, transfer_encoding="chunked")
-                await client.stream.send(head.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" + chunked)
-                assert json.loads((await client.answer()).body)["result"]["structuredContent"] == {"result": 2}
-                await client.stream.send(client.post(call(2, "add", {"a": 2}, MODERN), connection="close"))
-                assert json.loads((await client.answer()).body)["result"]["structuredContent"] == {"result": 3}
-                with pytest.raises(anyio.EndOfStream):
-                    await client.stream.receive()
-        for broken in (
-            b"GARBAGE\r\n\r\n",
-            b"POST /mcp HTTP/1.1\nhost: x\ncontent-length: 2\n\n{}",
-            b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
-        ):
-            async with raw_http(port) as client:
-                with anyio.fail_after(30):
-                    await client.stream.send(broken)
-                    assert (await client.received.receive_until(b"\r\n", 1000)).startswith(b"HTTP/1.1 400")
+            await client.stream.send(broken)
+            assert (await client.received.receive_until(b"\r\n", 1000)).startswith(b"HTTP/1.1 400")
 
 
 def said(answer: bytes) -> Any:
     return json.loads(answer)["result"]["structuredContent"]["result"]
 
 
-@pytest.mark.parametrize("era", [LEGACY, MODERN])
-async def test_a_cancelled_call_ends_and_is_not_answered(era: str) -> None:
-    async with raw_stdio([SERVER, "kit"], era) as client:
-        asked = call("a", "is_waiting", {"key": "k"}, era)
-        with anyio.fail_after(30):
-            await client.send(call("w", "waits", {"key": "k"}, era))
-            while not said((await answered(client, asked))[0]):
-                pass
-            await client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "w"}})
-            # Each line answers the request before it: the cancelled one has no answer.
-            while True:
-                (line,) = await answered(client, asked)
-                if not said(line):
-                    break
-            assert len(await answered(client, call(3, "add", {"a": 1}, era))) == 1
-            assert await direct_calls(client) >= 5
+async def test_a_cancelled_call_ends_and_is_not_answered(stdio: RawStdio) -> None:
+    asked, before = call("a", "is_waiting", {"key": "k"}, stdio.era), await direct_calls(stdio)
+    with anyio.fail_after(30):
+        await stdio.send(call("w", "waits", {"key": "k"}, stdio.era))
+        while not said((await answered(stdio, asked))[0]):
+            pass
+        await stdio.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "w"}})
+        # Each line answers the request before it: the cancelled one has no answer.
+        while True:
+            (line,) = await answered(stdio, asked)
+            if not said(line):
+                break
+        assert len(await answered(stdio, call(3, "add", {"a": 1}, stdio.era))) == 1
+        assert await direct_calls(stdio) - before >= 5
 
 
-async def test_leaving_cancels_a_call_over_http() -> None:
-    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
-        asked = call("a", "is_waiting", {"key": "k"}, MODERN)
-        with anyio.fail_after(30):
-            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
-            async with raw_http(port) as leaving:
-                await leaving.stream.send(leaving.post(call(1, "waits", {"key": "k"}, MODERN)))
-                while not said((await client.ask(asked)).body):
-                    pass
-            while said((await client.ask(asked)).body):
+async def test_leaving_cancels_a_call_over_http(kit: int, ours: RawHttp) -> None:
+    asked = call("a", "is_waiting", {"key": "k"}, MODERN)
+    with anyio.fail_after(30):
+        async with raw_http(kit) as leaving:
+            await leaving.stream.send(leaving.post(call(1, "waits", {"key": "k"}, MODERN)))
+            while not said((await ours.ask(asked)).body):
                 pass
+        while said((await ours.ask(asked)).body):
+            pass
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
@@ -321,53 +342,48 @@ UNASKED = [("cancelled", "the tool raised CancelledError"), ("abnormal", "the to
 
 
 @pytest.mark.parametrize(("how", "message"), UNASKED)
-@pytest.mark.parametrize("era", [LEGACY, MODERN])
-async def test_a_call_that_its_tool_cancels_is_answered_over_stdio(era: str, how: str, message: str) -> None:
-    async with raw_stdio([SERVER, "kit"], era) as client:
-        with anyio.fail_after(30):
-            assert await direct_calls(client) == 1
-            (line,) = await answered(client, call("f", "fails", {"how": how}, era))
-            assert json.loads(line)["error"] == {"code": -32603, "message": message}
-            assert len(await answered(client, call(3, "add", {"a": 1}, era))) == 1
+async def test_a_call_that_its_tool_cancels_is_answered_over_stdio(stdio: RawStdio, how: str, message: str) -> None:
+    with anyio.fail_after(30):
+        before = await direct_calls(stdio)
+        (line,) = await answered(stdio, call("f", "fails", {"how": how}, stdio.era))
+        assert json.loads(line)["error"] == {"code": -32603, "message": message}
+        assert len(await answered(stdio, call(3, "add", {"a": 1}, stdio.era))) == 1
+        assert await direct_calls(stdio) == before + 3
 
 
 @pytest.mark.parametrize(("how", "message"), UNASKED)
-async def test_a_call_that_its_tool_cancels_is_answered_over_http(how: str, message: str) -> None:
-    async with raw_server([SERVER, "kit"]) as port, raw_http(port) as client:
-        with anyio.fail_after(30):
-            await client.ask(request("open", "server/discover", {"_meta": ENVELOPE}))
-            answer = await client.ask(call("f", "fails", {"how": how}, MODERN))
-            assert json.loads(answer.body)["error"] == {"code": -32603, "message": message}
-            assert await direct_posts(client) == 2
+async def test_a_call_that_its_tool_cancels_is_answered_over_http(ours: RawHttp, how: str, message: str) -> None:
+    with anyio.fail_after(30):
+        before = await direct_posts(ours)
+        answer = await ours.ask(call("f", "fails", {"how": how}, MODERN))
+        assert json.loads(answer.body)["error"] == {"code": -32603, "message": message}
+        assert await direct_posts(ours) == before + 2
 
 
-async def test_prints_do_not_reach_the_client() -> None:
-    async with raw_stdio([SERVER, "kit"], MODERN) as client:
-        with anyio.fail_after(30):
-            (answer,) = await answered(client, call(1, "prints", {"text": "{not json"}, MODERN))
-            assert json.loads(answer)["result"]["structuredContent"] == {"result": ""}
+async def test_prints_do_not_reach_the_client(stdio: RawStdio) -> None:
+    with anyio.fail_after(30):
+        (answer,) = await answered(stdio, call(1, "prints", {"text": "{not json"}, stdio.era))
+        assert json.loads(answer)["result"]["structuredContent"] == {"result": ""}
 
 
-async def test_long_lines_and_results_pass() -> None:
+async def test_long_lines_and_results_pass(stdio: RawStdio) -> None:
     text = "é" * 300_000
-    async with raw_stdio([SERVER, "kit"], MODERN) as client:
-        with anyio.fail_after(60):
-            for number in range(3):
-                (answer,) = await answered(client, call(number, "unstructured", {"text": text}, MODERN))
-                assert json.loads(answer)["result"]["content"][0]["text"] == text
+    with anyio.fail_after(60):
+        for number in range(3):
+            (answer,) = await answered(stdio, call(number, "unstructured", {"text": text}, stdio.era))
+            assert json.loads(answer)["result"]["content"][0]["text"] == text
 
 
-async def test_calls_go_on_after_a_client_has_left_megabytes_of_answers_unread() -> None:
+async def test_calls_go_on_after_a_client_has_left_megabytes_of_answers_unread(stdio: RawStdio) -> None:
     """Input pauses while more than a megabyte waits to be read, and resumes however small the pieces are that leave."""
-    async with raw_stdio([SERVER, "kit"], MODERN) as client:
-        large = [call(number, "repeats", {"text": "y", "times": 200_000}, MODERN) for number in range(60)]
-        with anyio.fail_after(60):
-            await client.send(*large[:-1])
-            await client.line()  # the server answers the others, which are not read yet
-            await client.send(large[-1])
-            for _ in large[1:]:
-                await client.line()
-            await answered(client, call("later", "add", {"a": 1}, MODERN))
+    large = [call(number, "repeats", {"text": "y", "times": 200_000}, stdio.era) for number in range(60)]
+    with anyio.fail_after(60):
+        await stdio.send(*large[:-1])
+        await stdio.line()  # the server answers the others, which are not read yet
+        await stdio.send(large[-1])
+        for _ in large[1:]:
+            await stdio.line()
+        await answered(stdio, call("later", "add", {"a": 1}, stdio.era))
 
 
 PINGING = f"""
@@ -392,7 +408,7 @@ async def test_a_silent_call_becomes_a_stream_with_pings() -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_tool_may_ask_the_client(mode: Any) -> None:
+async def test_a_tool_may_ask_the_client(mode: Any, kit: int) -> None:
     """By a request within the call (handshake era), and by a round (2026-07-28), over stdio and HTTP."""
 
     async def answer(context: Any, params: Any) -> ElicitResult:
@@ -409,15 +425,13 @@ async def test_a_tool_may_ask_the_client(mode: Any) -> None:
                 assert result.structured_content == {"result": EXPECTED[tool]}
 
     await use(StdioServerParameters(command=sys.executable, args=[SERVER, "kit"], env=dict(os.environ)))
-    async with raw_server([SERVER, "kit"]) as port:
-        await use(f"http://127.0.0.1:{port}/mcp")
+    await use(f"http://127.0.0.1:{kit}/mcp")
 
 
 EXPECTED = {"asks": "accept name='Ann'", "rounds": "s ['q']"}
 
 
-async def test_the_request_of_a_call_has_its_headers() -> None:
-    async with both_http() as (ours, theirs):
-        for name in ("x-note", "mcp-method", "none"):
-            message = call(1, "headers", {"name": name}, MODERN)
-            assert await ours.ask(message, x_note="é") == await theirs.ask(message, x_note="é")
+async def test_the_request_of_a_call_has_its_headers(ours: RawHttp, theirs: RawHttp) -> None:
+    for name in ("x-note", "mcp-method", "none"):
+        message = call(1, "headers", {"name": name}, MODERN)
+        assert await ours.ask(message, x_note="é") == await theirs.ask(message, x_note="é")
