@@ -112,6 +112,7 @@ ENVIRONMENTS: list[tuple[str, dict[str, object], dict[str, str]]] = [
     (PLAIN, strategy("single_turn"), {}),
     (PLAIN, {**strategy("single_turn"), MODE: "sync"}, {MODE: "env makes several samples of a trajectory"}),
     (PLAIN, {**strategy("single_turn"), MINI_BATCH: 16}, {MINI_BATCH: "is below the rows of a batch"}),
+    (PLAIN, {**strategy("single_turn"), LOSS: "gspo", f"{ACTOR}.ppo_epochs": 2}, {}),
     (PLAIN, {**strategy("single_turn"), "critic.enable": True}, {"critic.enable": "steps are not bounded"}),
     (PLAIN, {**strategy("single_turn"), ESTIMATOR: "rloo"}, {ESTIMATOR: "rloo counts each sample"}),
     (PLAIN, {**strategy("single_turn"), ESTIMATOR: "stepgrpo"}, {}),
