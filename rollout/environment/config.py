@@ -162,7 +162,7 @@ class Environment(GatewayConfig):
         rewards_turns = any(server.trusted for server in self.servers.values())
         rewards_turns |= self.user is not None and Component.TURNS in reward.weights
         names += [Component.TURNS] if rewards_turns else []
-        penalises = any(each.action is FilterAction.PENALISE for _, each in self.filters)
+        penalises = any(each.action == FilterAction.PENALISE for _, each in self.filters)
         return penalises or any(reward.weight(name) for name in names)
 
     @property
