@@ -184,7 +184,7 @@ def _penalty(trace: Trace, filters: FiltersConfig, record: RunRecord) -> float:
         penalty += now.penalty * sum(mark.kind is kind for turn in trace.turns for mark in turn.marks)
     if filters.overlong.action is Overlong.PENALISE:
         if filters.overlong.last_share is not None:
-            raise NotRescored("filters.overlong.last_share needs the tokens that were left, which are not recorded")
+            raise NotRescored("filters.overlong.last_share needs the tokens that were left, not recorded")
         penalty += filters.overlong.penalty * penalty_share(filters.overlong, trace.stop_reason, room=1.0)
     return penalty
 

@@ -52,7 +52,7 @@ def test_new_weights_components_and_penalties_make_new_records_beside_the_old_on
     before = {trace.id: trace for trace in read_traces(out)}
     raw["reward"] |= {"weights": {"score": 0.5, "valid_calls": 2.0, "brevity": 1.0}}
     raw["reward"]["brevity"] = {"full_until": 10, "none_from": 10_000}
-    raw["filters"] = {"void": {"action": "penalise", "penalty": 0.25}}
+    raw["filters"] = {"void": {"action": "penalise", "penalty": 0.25}, "overlong": "penalise"}
     made.write_text(yaml.safe_dump(raw))
     files = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix == ".jsonl"}
     report = command("rescore", out, made)
@@ -66,14 +66,20 @@ def test_new_weights_components_and_penalties_make_new_records_beside_the_old_on
         valid = sum(event.fault is None for event in events) / len(events)
         sampled = sum(turn.sampled for turn in old.turns)
         voids = sum(mark.kind == "void" for turn in old.turns for mark in turn.marks)
-        expected = 0.5 * old.reward.score + 2 * valid + min(1.0, (10_000 - sampled) / 9_990) - 0.25 * voids
-        assert reward.score == pytest.approx(expected) and reward.penalty == 0.25 * voids
+        penalty = 0.25 * voids + 0.1 * str(old.stop_reason).endswith("_limit")
+        expected = 0.5 * old.reward.score + 2 * valid + min(1.0, (10_000 - sampled) / 9_990) - penalty
+        assert reward.score == pytest.approx(expected) and reward.penalty == pytest.approx(penalty)
     command("rescore", tmp_path / "silent", made)
     (silent,) = read_traces(tmp_path / "silent-rescored")
     assert silent.reward is not None and silent.reward.penalty == 0.25 * len(silent.turns) > 0
     (record,) = read_run_records(again).values()
     assert record.kind == "rescored" and record.environment["reward"]["weights"]["valid_calls"] == 2.0
     assert "holds traces already" in command("rescore", out, made, status=2)
+    raw["filters"] = {"overlong": {"action": "penalise", "last_share": 0.2}}
+    made.write_text(yaml.safe_dump(raw))
+    report = command("rescore", out, made, "--out", tmp_path / "share", status=1)
+    assert list(report["not_done"]) == ["filters.overlong.last_share needs the tokens that were left, not recorded"]
+    del raw["filters"]
     raw["reward"]["parts"] = [*raw["reward"]["parts"], "style"]
     made.write_text(yaml.safe_dump(raw))
     report = command("rescore", out, made, "--out", tmp_path / "more", status=1)
