@@ -11,8 +11,6 @@ from areal.utils.environ import is_single_controller
 
 from mcp_rollout.gateway.errors import ConfigError, raise_all
 from mcp_rollout.rollout.areal.config import MCPConfig, processes_per_node, settings_of
-from mcp_rollout.rollout.areal.ranks import check_ranks
-from mcp_rollout.rollout.areal.settings import Settings
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.parquet import count_rows
 from mcp_rollout.rollout.environment.row_validation import Row, read_task_rows, warn_of_overlap
@@ -30,15 +28,13 @@ log = structlog.get_logger(__name__)
 async def preflight(config: MCPConfig) -> None:
     """Validate settings, rows, environments, lock and lengths, and the chat template's rendering of later turns.
 
-    With one process per rank, this also waits for the inference servers.
-
     Raises:
         ConfigError: the problems of the first check that fails, each with file, key and remedy.
         GatewayError: a required server does not start.
     """
     settings = settings_of(config)
     find_format(settings.tool_format, key="mcp.tool_format")
-    check_rewards(config, settings)
+    check_rewards(config)
     check_sampling(config)
     check_divergence(config)
     TraceStore(settings.trace_dir, key="mcp.trace_dir").check()
@@ -68,24 +64,17 @@ async def preflight(config: MCPConfig) -> None:
         remedy = "make it at least the sum of mcp.prompt_tokens and mcp.response_tokens"
         raise ConfigError(problem, file=f"{row.path}: row {row.number}", key="gconfig.max_tokens", remedy=remedy)
     check_turns(tokens, rows, shown, key="mcp.chat_template")
-    if not is_single_controller():
-        await check_ranks(timeout_s=config.rollout.setup_timeout)
 
 
-def check_rewards(config: MCPConfig, settings: Settings) -> None:
-    """Validate that rewards are normalised once, and over the right rows.
+def check_rewards(config: MCPConfig) -> None:
+    """Validate that rewards, which are advantages of a group's trajectories already, are neither normalised nor lost.
 
     Raises:
-        ConfigError: they would be normalised twice, over shifted groups, or lost.
+        ConfigError: they would be normalised once more, over rows of several groups, or dropped.
     """
-    norm, samples = config.actor.reward_norm, config.gconfig.n_samples
-    if settings.normalise_rewards and norm is not None:
+    if config.actor.reward_norm is not None:
         problem = "is set, and the workflow returns the advantages of a group's trajectories as rewards"
-        remedy = "set it to null, or mcp.normalise_rewards to false"
-        raise ConfigError(problem, key="actor.reward_norm", remedy=remedy)
-    if norm is not None and "group" in (norm.mean_level, norm.std_level) and norm.group_size != samples:
-        problem = f"is {norm.group_size}, and gconfig.n_samples is {samples}"
-        raise ConfigError(problem, key="actor.reward_norm.group_size", remedy=f"set it to {samples}")
+        raise ConfigError(problem, key="actor.reward_norm", remedy="set it to null")
     if config.actor.mask_no_eos_with_zero:
         problem = "drops the reward of the longest row of a batch, which AReaL takes for one that was cut"
         raise ConfigError(problem, key="actor.mask_no_eos_with_zero", remedy="set it to false")

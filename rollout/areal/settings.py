@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import Field
 
 from mcp_rollout.gateway.config.pydantic_errors import validate
-from mcp_rollout.gateway.errors import ConfigError, raise_all
+from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.sections import Strategy
 from mcp_rollout.rollout.loop.limits import Limits
-from mcp_rollout.rollout.training.samples import several_samples
 from mcp_rollout.rollout.training.settings import TrainingSettings
 
 
@@ -33,12 +32,6 @@ class Settings(TrainingSettings):
     """Longest prompt; a longer one is refused."""
     response_tokens: int = Field(default=8192, ge=1)
     """All turns of a trajectory together: sampled, tool and user tokens."""
-    normalise_rewards: bool = True
-    """Whether a group's rewards become advantages here, over its trajectories; then `actor.reward_norm` has to be null.
-
-    Otherwise the rewards are the scores, and a group is whole or withdrawn: AReaL's `reward_norm` takes each
-    `group_size` rows for a group, so a missing or further row would shift all groups after it.
-    """
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> Settings:
@@ -67,19 +60,9 @@ class Settings(TrainingSettings):
         )
 
     def check_rows(self, environment: Environment) -> None:
-        """Raises ConfigError where a trajectory can have several rows, and AReaL would take them for siblings."""
+        """Raises ConfigError where trajectories are rolled out in a way that is verl's alone."""
         use = environment.strategy.use
         if use not in (Strategy.CHAIN, Strategy.COMPACT):
             problem = f"{use} is for verl: AReaL rolls out chains, and compact"
             remedy = f"set {self.key}.environment.strategy.use=chain"
             raise ConfigError(problem, file=environment.file or None, key="strategy.use", remedy=remedy)
-        if self.normalise_rewards:
-            return
-        problem = "several rows of a trajectory, which AReaL's reward_norm takes for siblings"
-        remedy = f"set {self.key}.normalise_rewards=true and actor.reward_norm=null, or keep one context"
-        raise_all(
-            [
-                ConfigError(f"{what} {problem}", file=environment.file, key=key, remedy=remedy)
-                for key, what in several_samples(environment).items()
-            ]
-        )

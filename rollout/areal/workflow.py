@@ -37,7 +37,7 @@ class MCPWorkflow(RolloutWorkflow):
     """Plays a row's task over MCP and returns its training samples to AReaL.
 
     AReaL makes a group of `gconfig.n_samples` calls with the same data. The calls find each other, and each returns its
-    own rows, with the advantage in its group for a reward (`normalise_rewards`) or with its score.
+    own rows, with the advantage in its group for a reward.
 
     Arguments are plain JSON: with a single controller, they travel to rollout processes, which build a workflow
     for each group. `rollout.areal.config.workflow_arguments` makes them from AReaL's configuration.
@@ -144,14 +144,9 @@ class MCPWorkflow(RolloutWorkflow):
             return None
         samples, reward = samples_of(siblings[own]), _score(siblings[own])
         if not workflow_context.get().is_eval:
-            if self._settings.normalise_rewards:
-                if len(kept) < min(self._settings.min_group_size, len(siblings)):
-                    return None
-                reward = group_advantages([_score(siblings[number]) for number in kept])[kept.index(own)]
-            elif len(kept) < len(siblings) or any(
-                sum(segment.is_in_loss for segment in trace.segments) != 1 for trace in siblings
-            ):
-                return None  # AReaL's reward_norm would take a row of the next group for the missing one
+            if len(kept) < min(self._settings.min_group_size, len(siblings)):
+                return None
+            reward = group_advantages([_score(siblings[number]) for number in kept])[kept.index(own)]
         return to_tensors(samples, [reward] * len(samples)) if samples else None
 
 

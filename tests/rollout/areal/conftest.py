@@ -15,7 +15,7 @@ import pytest
 IMPORT_AREAL = ["test_agreement.py", "test_areal_preflight.py", "test_command_line.py", "test_packed.py"]
 IMPORT_AREAL += ["test_workflow.py"]
 OTHERS = ["test_areal_training.py", "test_groups.py", "test_learning.py", "test_samples.py"]
-OTHERS += ["test_in_its_environment.py", "test_ranks.py", "test_single_controller.py", "test_stopping.py"]
+OTHERS += ["test_in_its_environment.py", "test_single_controller.py", "test_stopping.py"]
 collect_ignore_glob = OTHERS if importlib.util.find_spec("areal") else IMPORT_AREAL
 
 

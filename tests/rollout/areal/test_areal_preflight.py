@@ -73,7 +73,7 @@ def test_the_files_as_they_are_pass(home: Path) -> None:
         ("mcp.prompt_tokens=10", ["row 0", "10 are allowed"]),
         ("gconfig.max_tokens=300", ["gconfig.max_tokens", "mcp.response_tokens"]),
         ("actor.temperature=0.5", ["actor.temperature", "${gconfig.temperature}"]),
-        ("actor.reward_norm={mean_level: group, std_level: group}", ["actor.reward_norm", "normalise_rewards"]),
+        ("actor.reward_norm={mean_level: group, std_level: group}", ["actor.reward_norm", "null"]),
         ("+actor.mask_no_eos_with_zero=true", ["actor.mask_no_eos_with_zero", "false"]),
         ("train_dataset.batch_size=5", ["train_dataset.batch_size: is 5", "4 rows", "smaller"]),
         ("total_train_steps=5", ["total_train_steps: is 5", "2 with total_train_epochs=1", "total_train_epochs to 3"]),
@@ -102,43 +102,6 @@ def test_a_divergence_that_would_be_computed_wrongly_is_refused(home: Path, over
     with pytest.raises(ConfigError, match=said):
         checked(home, "actor.kl_ctl=0.1", override)
     checked(home, override)
-
-
-def test_a_reward_norm_over_other_groups_is_refused(home: Path) -> None:
-    from mcp_rollout.gateway.errors import ConfigError
-
-    norm = "actor.reward_norm={mean_level: group, std_level: group, group_size: 4}"
-    with pytest.raises(ConfigError, match=r"reward_norm.group_size: is 4, and gconfig.n_samples is 8"):
-        checked(home, norm, "mcp.normalise_rewards=false")
-    checked(home, norm, "mcp.normalise_rewards=false", "gconfig.n_samples=4")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (
-            [
-                "+mcp.environment.thinking={context: drop_previous}",
-                "+mcp.environment.agent={use: 'mcp_rollout.rollout.agents.reflect:Reflect'}",
-            ],
-            "thinking.context: drop_previous makes several rows",
-        ),
-        (
-            [
-                "+mcp.environment.agent.use='mcp_rollout.rollout.programs.program:Function'",
-                "+mcp.environment.agent.with.use='told:plain'",
-            ],
-            "agent.use: a program may",
-        ),
-    ],
-)
-def test_several_rows_of_a_trajectory_and_a_reward_norm_are_refused(
-    home: Path, overrides: list[str], said: str
-) -> None:
-    from mcp_rollout.gateway.errors import ConfigError
-
-    with pytest.raises(ConfigError, match=said):
-        checked(home, "mcp.normalise_rewards=false", *overrides)
 
 
 def test_a_lock_that_differs_from_the_servers_is_refused(home: Path, tmp_path: Path) -> None:

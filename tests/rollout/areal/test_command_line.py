@@ -28,28 +28,23 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "key", "problem", "remedy"),
+    ("override", "key"),
     [
-        ("train_dataset.path=???", "train_dataset.path", "is missing", "write train_dataset.path=VALUE"),
-        ("mcp.prompt_token=3", "mcp.prompt_token", "there is no such key", "did you mean 'prompt_tokens'?"),
-        ("actor.optimzer.lr=3", "actor.optimzer", "there is no such key", "did you mean 'optimizer'?"),
-        ("+actor.optimizer.learning_rate=3", "actor.optimizer.learning_rate", "there is no such key", "known keys: "),
-        ("actor.optimizer.eps=3", "actor.optimizer.eps", "not have this key", "write +actor.optimizer.eps=VALUE"),
-        ("gconfig.n_samples=two", "gconfig.n_samples", "'two'", "correct the value"),
-        ("actor.optimizer={lr", None, "{lr", "write KEY=VALUE"),
-        ("total_train_epochs=0", None, "total_train_epochs must be positive", "correct it in the file"),
+        ("train_dataset.path=???", "train_dataset.path"),
+        ("mcp.prompt_token=3", "mcp.prompt_token"),
+        ("actor.optimzer.lr=3", "actor.optimzer"),
+        ("+actor.optimizer.learning_rate=3", "actor.optimizer.learning_rate"),
+        ("gconfig.n_samples=two", "gconfig.n_samples"),
+        ("actor.optimizer={lr", None),
+        ("total_train_epochs=0", None),
     ],
 )
-def test_a_fault_is_named_with_its_key_and_a_remedy(
-    tmp_path: Path, override: str, key: str | None, problem: str, remedy: str
-) -> None:
+def test_a_fault_is_named_with_its_key(tmp_path: Path, override: str, key: str | None) -> None:
     from mcp_rollout.rollout.areal.command_line import read_config
 
     with pytest.raises(ConfigError) as refused:
         read_config([*GIVEN, f"cluster.fileroot={tmp_path}", override])
-    error = refused.value
-    assert (str(error.file), error.key) == ("configs/areal/cpu.yaml", key)
-    assert problem in error.problem and error.remedy.startswith(remedy)
+    assert (str(refused.value.file), refused.value.key) == ("configs/areal/cpu.yaml", key)
 
 
 def test_a_file_that_is_missing_is_named() -> None:

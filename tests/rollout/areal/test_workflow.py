@@ -111,17 +111,6 @@ def test_a_withdrawn_sibling_is_missing_and_the_others_have_advantages_of_their_
         assert trajectory["rewards"].sum().item() == pytest.approx(0, abs=1e-5)
 
 
-def test_without_normalised_rewards_groups_are_whole_or_withdrawn_whole(stage: Stage, script: Script) -> None:
-    """AReaL's reward_norm takes each `group_size` rows for a group; none is missing, and AReaL plays another."""
-    failing(script, at=2)
-    with stage.engine() as engine:
-        batch = stage.batch(engine, normalise_rewards=False)
-    assert [trajectory["input_ids"].shape[0] for trajectory in batch] == [GROUP, GROUP]
-    whole = [group for group in stage.groups().values() if not any(trace.is_withdrawn for trace in group)]
-    rewards = sorted(reward for trajectory in batch for reward in trajectory["rewards"].tolist())
-    assert rewards == pytest.approx(sorted(score(trace) for group in whole for trace in group), abs=1e-6)
-
-
 def test_a_group_that_is_too_small_is_withdrawn_whole(stage: Stage, script: Script) -> None:
     failing(script, at=1, times=2)
     with stage.engine() as engine:

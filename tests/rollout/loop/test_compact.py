@@ -13,7 +13,6 @@ from mcp.server.mcpserver import MCPServer
 from worlds import ROLE, environment, opened, play, task
 
 from mcp_rollout.gateway.errors import ConfigError
-from mcp_rollout.rollout.areal.settings import Settings as ArealSettings
 from mcp_rollout.rollout.engines.chat import ChatEngine, Reply
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.evaluation.play import jobs_of, lengths_for, play_all
@@ -311,14 +310,6 @@ async def test_a_chat_api_gets_a_conversation_that_begins_with_its_summary(tmp_p
         assert messages[0]["content"].partition("summary after ")[2].isdigit() and "hm" not in str(messages[0])
         assert messages[2]["tool_call_id"] == calls[0]["id"] and messages[2]["content"].startswith("<")
     assert len(begun) > len(trace.turns) - trace.turns_taken
-
-
-def test_areal_takes_the_samples_of_compaction_where_it_normalises_by_trajectory(tmp_path: Path) -> None:
-    given = {"environments_dir": tmp_path, "trace_dir": tmp_path}
-    ArealSettings.of(given).check_rows(compacting())
-    with pytest.raises(ConfigError, match="compact makes several rows of a trajectory") as caught:
-        ArealSettings.of({**given, "normalise_rewards": False}).check_rows(compacting())
-    assert caught.value.key == "strategy.use"
 
 
 async def test_a_prompt_that_leaves_no_room_fails_the_trajectory(tmp_path: Path) -> None:
