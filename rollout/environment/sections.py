@@ -182,8 +182,8 @@ class OverlongConfig(Section):
     penalty: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     """Subtracted from the reward under the action `penalise`."""
     last_share: float | None = Field(default=None, gt=0, le=1)
-    """Under `penalise`, the last share of the token limit, over which the penalty grows from 0 to the whole (DAPO, arXiv
-    2503.14476); None penalises only what was cut."""
+    """Under `penalise`, the last share of the token limit, over which the penalty grows from 0 to the whole, as in DAPO
+    (arXiv 2503.14476); None penalises only what was cut."""
 
     @model_validator(mode="after")
     def _penalty_is_used(self) -> Self:

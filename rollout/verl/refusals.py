@@ -251,8 +251,8 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
     Refusal(
         key=f"{_CORRECTION}.bypass_mode",
         when=lambda run: run.trains and run.bypasses and run[_LOSS] not in ("vanilla", "bypass_mode"),
-        problem="is {value} beside the loss {loss}, which verl's v0 trainer then replaces by its own; under v1 its ratio "
-        "is to the engine's probabilities, so that its clip acts on how engine and trainer round",
+        problem="is {value} beside the loss {loss}, which verl's v0 trainer then replaces by its own; under v1 its "
+        "ratio is to the engine's probabilities, so that its clip acts on how engine and trainer round",
         remedy=f"leave it False, or set {_LOSS}=vanilla",
         seen=VERL,
     ),

@@ -108,8 +108,12 @@ def gradients(
     from verl.utils.config import omega_conf_to_dataclass
 
     config: Any = OmegaConf.merge(base(), OmegaConf.load(CONFIGS / "recipe" / f"{recipe}.yaml") if recipe else {})
-    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    columns = {"token_level_rewards": batch.rewards, "response_mask": batch.mask, "old_log_probs": batch.old}
+    actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    columns: dict[str, Any] = {
+        "token_level_rewards": batch.rewards,
+        "response_mask": batch.mask,
+        "old_log_probs": batch.old,
+    }
     data = DataProto.from_single_dict(columns | {"rollout_log_probs": batch.old if sampled is None else sampled})
     data.non_tensor_batch["uid"] = np.array(["group"] * len(batch.keys), dtype=object)
     data, _ = compute_rollout_correction_and_add_to_batch(data, config.algorithm.rollout_correction)
