@@ -11,6 +11,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -55,6 +56,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = chosen[first:] + chosen[:first]
     if (file := config.getoption("--write-needs")) is not None:
         file.write_text(" ".join(sorted({name for item in items for name in needs(item)})))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file in one process, and the files of a package too: they share what is slow to start."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByStart(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            package = str(Path(file).parent)
+            return package if (ROOT / package / "__init__.py").exists() else file
+
+    return ByStart(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def left_out(item: pytest.Item) -> bool:

@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 # Without the verl extra there is nothing here to test.
-collect_ignore_glob = [] if importlib.util.find_spec("verl") else ["test_*.py"]
-
-
-@pytest.fixture(scope="module")
-def _queue() -> Iterator[None]:
-    import ray
-    import transfer_queue as tq
-    from omegaconf import OmegaConf
-
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
-    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
-    yield
-    tq.close()
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A Ray in which the job's statistics collector, an actor, can run."""
-    import ray
-
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+collect_ignore_glob = [] if importlib.util.find_spec("verl") else ["test_*.py", "on_ray"]
 
 
 @pytest.fixture

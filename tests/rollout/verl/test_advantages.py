@@ -259,47 +259,6 @@ def test_the_anchor_of_a_turn_is_what_the_servers_said_last() -> None:
     assert anchors(trace) == ["start", ""]
 
 
-def test_samples_of_single_turns_get_their_turns_advantage_and_padding_gets_none(transfer_queue: None) -> None:
-    """Through TransferQueue, as the trainer reads it: rows in any order, one of them padding."""
-    import torch
-    import transfer_queue as tq
-    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
-
-    from mcp_rollout.rollout.verl.estimators import by_token, read
-    from mcp_rollout.rollout.verl.settings import AdvantagesConfig
-
-    column = {"turns": 2, "tree": "t", "shared_turns": 0, "rewards": [], "anchors": ["start", ""]}
-    rows = {
-        "u_0_0": torch.tensor([0, 0, -1]),
-        "u_0_1": torch.tensor([1]),
-        "u_1_0": torch.tensor([0, -1, 1]),
-        "pad0_0_0": torch.tensor([0]),
-    }
-    fields = list_of_dict_to_tensordict(
-        [
-            {"extra_fields": {"mcp_trace": key}, "mcp_turns": turns, "mcp": column | {"tree": key}}
-            for key, turns in rows.items()
-        ]
-    )
-    tags = [{"is_padding": key.startswith("pad")} for key in rows]
-    tq.kv_batch_put(keys=list(rows), partition_id="train", fields=fields, tags=tags)
-    order = [3, 1, 2, 0]
-    keys, placed = [list(rows)[at] for at in order], [tags[at] for at in order]
-    batch = read(tq.KVBatchMeta(partition_id="train", keys=keys, tags=placed), AdvantagesConfig())
-    assert [(each.row, each.is_last) for each in batch.samples] == [(1, True), (2, True), (3, False)]
-    seen: list[Any] = []
-
-    def estimate(rolled_out: Any) -> list[list[float]]:
-        seen.extend(rolled_out)
-        return [[10.0 * index + turn + 1 for turn in range(each.turns)] for index, each in enumerate(rolled_out)]
-
-    rewards = torch.tensor([[9.0, 0, 0], [0.25, 0, 0], [0, 0, 0.75], [0, 0.5, 0]])
-    mask = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 0, 1], [1, 1, 0]])
-    found = by_token(batch, rewards, mask, estimate)
-    assert found.tolist() == [[0, 0, 0], [2, 0, 0], [11, 0, 12], [1, 1, 0]]
-    assert [(each.uid, each.score) for each in seen] == [("u", 0.25), ("u", 0.75)]  # the last sample's, once
-
-
 def test_a_samples_columns_have_the_turn_of_each_token() -> None:
     from trace_samples import recorded_trace
 

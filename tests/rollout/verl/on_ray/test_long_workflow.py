@@ -29,7 +29,7 @@ from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "cluster", "closed_worker")]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ENVIRONMENT = yaml.safe_load((ROOT / "configs" / "environments" / "gsm8k_tools.yaml").read_text())
 LISTED = next(iter(TASKS.items("test", problem)))
 PROBLEM = problem(LISTED.task, LISTED.seed)

@@ -1,6 +1,6 @@
 """Groups that withdrawals left too small, through verl's replay buffer, its TransferQueue and its advantages.
 
-And those of which trajectories never began. One file, since each starts a Ray.
+And those of which trajectories never began.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The trainer `mcp_sync` beside verl's `sync`: batches, refill and resume are equal; padding has no weight.
 
-Advantages by turn go from TransferQueue through verl's own code and back. One file, since each starts a Ray.
+Advantages by turn go from TransferQueue through verl's own code and back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning"),  # of verl and torch about themselves
 ]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ROWS, BATCH = 10, 4
 FILTER = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
 Compose = Callable[..., DictConfig]
@@ -327,3 +327,45 @@ def test_advantages_by_turn_go_through_verls_own_code(estimator: str) -> None:
             wanted[key] = [step for step, length in zip(steps, leaves[key][2], strict=True) for _ in range(length)]
     for key, values in wanted.items():
         assert found[key] == pytest.approx(values, abs=1e-4), key
+
+
+@pytest.mark.usefixtures("transfer_queue")
+def test_samples_of_single_turns_get_their_turns_advantage_and_padding_gets_none() -> None:
+    """Through TransferQueue, as the trainer reads it: rows in any order, one of them padding."""
+    import torch
+    import transfer_queue as tq
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    from mcp_rollout.rollout.verl.estimators import by_token, read
+    from mcp_rollout.rollout.verl.settings import AdvantagesConfig
+
+    column = {"turns": 2, "tree": "t", "shared_turns": 0, "rewards": [], "anchors": ["start", ""]}
+    rows = {
+        "u_0_0": torch.tensor([0, 0, -1]),
+        "u_0_1": torch.tensor([1]),
+        "u_1_0": torch.tensor([0, -1, 1]),
+        "pad0_0_0": torch.tensor([0]),
+    }
+    fields = list_of_dict_to_tensordict(
+        [
+            {"extra_fields": {"mcp_trace": key}, "mcp_turns": turns, "mcp": column | {"tree": key}}
+            for key, turns in rows.items()
+        ]
+    )
+    tags = [{"is_padding": key.startswith("pad")} for key in rows]
+    tq.kv_batch_put(keys=list(rows), partition_id="train", fields=fields, tags=tags)
+    order = [3, 1, 2, 0]
+    keys, placed = [list(rows)[at] for at in order], [tags[at] for at in order]
+    batch = read(tq.KVBatchMeta(partition_id="train", keys=keys, tags=placed), AdvantagesConfig())
+    assert [(each.row, each.is_last) for each in batch.samples] == [(1, True), (2, True), (3, False)]
+    seen: list[Any] = []
+
+    def estimate(rolled_out: Any) -> list[list[float]]:
+        seen.extend(rolled_out)
+        return [[10.0 * index + turn + 1 for turn in range(each.turns)] for index, each in enumerate(rolled_out)]
+
+    rewards = torch.tensor([[9.0, 0, 0], [0.25, 0, 0], [0, 0, 0.75], [0, 0.5, 0]])
+    mask = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 0, 1], [1, 1, 0]])
+    found = by_token(batch, rewards, mask, estimate)
+    assert found.tolist() == [[0, 0, 0], [2, 0, 0], [11, 0, 12], [1, 1, 0]]
+    assert [(each.uid, each.score) for each in seen] == [("u", 0.25), ("u", 0.75)]  # the last sample's, once

@@ -29,7 +29,7 @@ from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.usefixtures("imported_verl", "closed_worker")]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SERVER = ROOT / "tests" / "support" / "echo_server.py"
 SHOUT = hermes.write(thinking="hm", calls=[Call(name="shout", arguments={"text": "plum"})])
 
@@ -41,16 +41,22 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environments(tmp_path: Path) -> Path:
-    server = {
-        "command": "${python}",
-        "args": [str(SERVER)],
-        "roles": {"score": "judge"},
-        "env": {"ECHO_DIES_AT": "die", "ECHO_TURNS_AT": "turn", "ECHO_TURNED": str(tmp_path / "turned")},
-        "scope": "process",
-    }
-    directory = tmp_path / "environments"
-    directory.mkdir()
-    environment = {"servers": {"echo": server}, "reward": {"server": "echo", "parts": ["letters"]}}
+    """The directory of `echo`, whose server is in this process."""
+    (tmp_path / "environments").mkdir()
+    return written(tmp_path / "environments", {"factory": "echo_server:create"})
+
+
+@pytest.fixture
+def own_process(environments: Path) -> None:
+    """Each world has a process, which dies at `die` and offers other tools after `turn`."""
+    turns = {"ECHO_TURNS_AT": "turn", "ECHO_TURNED": str(environments.parent / "turned")}
+    program = {"command": "${python}", "args": [str(SERVER)], "env": {"ECHO_DIES_AT": "die", **turns}}
+    written(environments, {**program, "scope": "process"})
+
+
+def written(directory: Path, server: dict[str, Any]) -> Path:
+    entry = {**server, "roles": {"score": "judge"}}
+    environment = {"servers": {"echo": entry}, "reward": {"server": "echo", "parts": ["letters"]}}
     (directory / "echo.yaml").write_text(yaml.safe_dump(environment))
     return directory
 
@@ -176,7 +182,7 @@ async def test_a_replay_of_engine_and_servers_gives_the_same_sample_without_eith
     await WORKER.close()
     ours.record, ours.replay, ours.recorded_engine = None, str(tmp_path / "tapes"), ours.trace_dir
     path = environments / "echo.yaml"
-    path.write_text(path.read_text().replace("${python}", "/no/such/program"))
+    path.write_text(path.read_text().replace("echo_server", "no_such_module"))
     again = await run(config, model, [])
     assert again.prompt_ids == first.prompt_ids and again.response_ids == first.response_ids
     assert (again.response_mask, again.response_logprobs) == (first.response_mask, first.response_logprobs)
@@ -187,6 +193,7 @@ async def test_a_replay_of_engine_and_servers_gives_the_same_sample_without_eith
     assert failure is not None and failure.kind == "replay_mismatch"
 
 
+@pytest.mark.usefixtures("own_process")
 async def test_every_outcome_has_the_same_keys(config: DictConfig, model: Path) -> None:
     outputs = [
         await run(config, model, [SHOUT, "PLUM"]),
@@ -200,6 +207,7 @@ async def test_every_outcome_has_the_same_keys(config: DictConfig, model: Path) 
     assert len({frozenset(output.extra_fields["reward_extra_info"]) for output in outputs}) == 1
 
 
+@pytest.mark.usefixtures("own_process")
 async def test_a_server_that_dies_in_mid_call_withdraws_the_trajectory(config: DictConfig, model: Path) -> None:
     texts = [SHOUT, hermes.write(calls=[Call(name="shout", arguments={"text": "die"})])]
     assert is_withdrawn(await run(config, model, texts), config)
@@ -208,6 +216,7 @@ async def test_a_server_that_dies_in_mid_call_withdraws_the_trajectory(config: D
     assert trace.turns[0].tools[0].text == "PLUM"  # what happened is kept
 
 
+@pytest.mark.usefixtures("own_process")
 async def test_a_server_killed_between_two_calls_withdraws_and_the_next_lease_is_whole(
     config: DictConfig, model: Path
 ) -> None:
@@ -330,6 +339,7 @@ async def test_a_defect_is_counted_with_what_was_played_and_what_went_well_is_tr
     assert first.failure is not None and first.messages[-1]["content"] == "PLUM"
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("use_v1", ["v1"], indirect=True)
 async def test_a_server_that_changes_its_tools_in_mid_run_withdraws_the_trajectory_and_stops_training(
     config: DictConfig, model: Path, tmp_path: Path
