@@ -24,14 +24,16 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "cispo": (HALVES, 2),
     "tis": ({}, 1),
     "warm_start": ({}, 1),
+    "gspo of single turns": ({f"{ACTOR}.ppo_mini_batch_size": 2, f"{ACTOR}.ppo_epochs": 2}, 2),
 }
 """What each run changes after its recipe, and the number of its updates."""
 
 
-@pytest.mark.parametrize("recipe", RUNS)
-def test_a_recipe_trains(recipe: str, tmp_path: Path) -> None:
-    changed, updates = RUNS[recipe]
-    overrides = prepare_training(tmp_path, JUDGED, SHOUT_PLUM, samples=SAMPLES)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_recipe_trains(name: str, tmp_path: Path) -> None:
+    (changed, updates), recipe = RUNS[name], name.split()[0]
+    environment = JUDGED | ({"strategy": "single_turn"} if "single" in name else {})
+    overrides = prepare_training(tmp_path, environment, SHOUT_PLUM, samples=SAMPLES)
     overrides |= {"recipe": recipe, f"{ACTOR}.optim.lr": 1e-3} | changed
     seeing = {"VERL_USE_EXTERNAL_MODULES": "seen_updates", "SEEN_UPDATES": str(tmp_path / "updates.jsonl")}
     done = train(tmp_path, overrides, PYTHONPATH=str(Path(__file__).parent), **seeing)
@@ -44,4 +46,5 @@ def test_a_recipe_trains(recipe: str, tmp_path: Path) -> None:
     # The engine computes as the trainer does, so that every weight of a correction is 1.
     weighed = {name: value for name, value in step.items() if name.startswith("rollout_corr/rollout_is_mean")}
     assert bool(weighed) == (recipe == "tis") and all(abs(value - 1) < 1e-3 for value in weighed.values())
+    assert (step["mcp/samples_per_trajectory"] > 1) == ("single" in name)
     assert ("actor/kl_loss" in step) == (recipe == "warm_start")
