@@ -17,6 +17,7 @@ from typer.main import get_command
 from mcp_rollout.gateway.catalogue.tool_config import lock_entries, write_lock
 from mcp_rollout.gateway.types import ToolDefinition
 from mcp_rollout.rollout.cli.app import COMMANDS
+from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).parents[3]
 COMMAND = Path(sys.executable).with_name("mcp-rollout")
@@ -131,21 +132,26 @@ def test_a_run_resumes_without_repeating_or_losing_a_trajectory(tmp_path: Path) 
     assert other.status == 2 and "traces of engine expert" in other.err
 
 
-def test_a_trace_is_shown_with_its_thinking_folded(tmp_path: Path) -> None:
-    mcp_rollout("run", "calculator", "--engine", "expert", "-n", "1", "--out", tmp_path / "traces")
-    (line,) = mcp_rollout("trace", "ls", tmp_path / "traces", "--json").out.splitlines()
-    trace = json.loads(line)
-    shown = mcp_rollout("trace", "show", tmp_path / "traces", trace["id"][:8])
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two traces that are worth imitating."""
+    out = tmp_path_factory.mktemp("experts") / "traces"
+    mcp_rollout("run", "calculator", "--engine", "expert", "-n", "2", "--out", out)
+    return out
+
+
+def test_a_trace_is_shown_with_its_thinking_folded(experts: Path) -> None:
+    trace = json.loads(mcp_rollout("trace", "ls", experts, "--json").out.splitlines()[0])
+    shown = mcp_rollout("trace", "show", experts, trace["id"][:8])
     assert shown.status == 0 and "thinks" in shown.out and f"turn {trace['turns']}" in shown.out
-    record = mcp_rollout("trace", "show", tmp_path / "traces", trace["id"], "--json").json
+    record = mcp_rollout("trace", "show", experts, trace["id"], "--json").json
     assert len(record["response_ids"]) == len(record["loss_mask"]) == len(record["logprobs"])
 
 
-def test_the_trajectories_worth_imitating_are_exported_with_their_tools(tmp_path: Path) -> None:
-    mcp_rollout("run", "calculator", "--engine", "expert", "-n", "2", "--out", tmp_path / "good")
+def test_the_trajectories_worth_imitating_are_exported_with_their_tools(experts: Path, tmp_path: Path) -> None:
     mcp_rollout("run", "calculator", "--engine", "none", "-n", "2", "--out", tmp_path / "bad")
     file = tmp_path / "sft.jsonl"
-    done = mcp_rollout("trace", "export", tmp_path / "good", "--sft", "-o", file, "--json")
+    done = mcp_rollout("trace", "export", experts, "--sft", "-o", file, "--json")
     assert (done.status, done.json["rows"]) == (0, 2)
     row = json.loads(file.read_text().splitlines()[0])
     assert [message["role"] for message in row["messages"][:3]] == ["system", "user", "assistant"]
@@ -243,23 +249,7 @@ def test_bad_use_gives_one_message_and_status_two(arguments: list[str], said: st
 
 
 def test_tools_says_what_they_cost_under_a_tokenizer(servers: Path, tmp_path: Path) -> None:
-    made = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mcp_rollout.rollout.verl_cpu.tiny_model",
-            tmp_path / "model",
-            "--hidden",
-            "64",
-            "--layers",
-            "1",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=100,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
+    make_tiny_model(tmp_path / "model", hidden=64, layers=1)
     costs = {
         tool["tool"]: tool["tokens"]
         for tool in mcp_rollout("tools", servers, "--tokenizer", tmp_path / "model", "--json").json
