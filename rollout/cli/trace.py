@@ -1,4 +1,4 @@
-"""`trace`: recorded trajectories listed, shown, searched, counted, exported and watched."""
+"""`trace`: recorded trajectories listed, shown, counted, exported and watched."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from mcp_rollout.rollout.cli.trace_view import TokenizerPath, explain, view
 from mcp_rollout.rollout.trace.entries import COLUMNS, Entry
 from mcp_rollout.rollout.trace.journal import readable
 from mcp_rollout.rollout.trace.reader import Traces
-from mcp_rollout.rollout.trace.view import render, searched, token_lines
+from mcp_rollout.rollout.trace.view import render
 from mcp_rollout.rollout.viewer.directory import Directory
+from mcp_rollout.rollout.viewer.token_view import token_lines
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Read recorded trajectories.")
 
@@ -107,37 +108,12 @@ def show(
             if as_json:
                 typer.echo(json_visible(readable(trace).decode()))
             elif tokens:
-                found_texts = opened.texts(trace)
-                for line in token_lines(trace, traces.trained(entry), texts=found_texts.texts):
+                for line in token_lines(trace, opened.texts(trace), traces.trained(entry)):
                     typer.echo(line)
             else:
                 # In a pipe no line is broken, so that what is shown can be searched and copied.
                 console.print(render(trace, full=full, boxed=console.is_terminal), soft_wrap=not console.is_terminal)
     return 0
-
-
-@app.command()
-def grep(
-    directory: TraceDirectory,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A regular expression.")],
-    where: Where = None,
-    ignore_case: Annotated[bool, typer.Option("-i", "--ignore-case")] = False,
-    only_ids: Annotated[bool, typer.Option("-l", help="Print the ids of trajectories only.")] = False,
-) -> int:
-    """Search the texts of trajectories: messages, thinking, calls with their arguments, whole results.
-
-    Prints `ID:TURN:KIND: line`; turns are counted as by `show`, from 1, the prompt is 0. Exit status 1 where nothing
-    was found.
-    """
-    found = False
-    with Traces(directory) as traces:
-        for trace in traces.traces(where=where):
-            for turn, kind, line in searched(trace, pattern, ignore_case=ignore_case):
-                found = True
-                typer.echo(trace.id if only_ids else f"{trace.id}:{turn + 1}:{kind}: {line}")
-                if only_ids:
-                    break
-    return int(not found)
 
 
 app.command()(stats)

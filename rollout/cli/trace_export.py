@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -25,9 +24,7 @@ from mcp_rollout.rollout.cli.trace_stats import recorded_schemas
 from mcp_rollout.rollout.extras import parquet_needed
 from mcp_rollout.rollout.trace.export import Reproduces, export_sft, ids_path
 from mcp_rollout.rollout.trace.reader import Traces
-from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
-from mcp_rollout.rollout.trace.trained_segment import SUFFIX
 
 
 def export(
@@ -77,25 +74,12 @@ def export(
 def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json: bool) -> int:
     with parquet_needed(str(output)):
         from mcp_rollout.rollout.trace.columns import write_columns
-        from mcp_rollout.rollout.trace.trained import export_trained
-    ids: set[str] = set()
-    homes: set[Path] = set()
-
-    def chosen() -> Iterator[Trace]:
-        for entry in traces.entries(where=where, columns=["id", "run", "began_at"]):
-            ids.add(entry["id"])
-            homes.add(traces.home_of(entry))
-            yield traces.read(entry)
-
-    beside = output.with_name(output.name.removesuffix(".parquet") + SUFFIX)
     try:
         make_private(output.parent)
-        rows = write_columns(output, chosen())
-        trained = export_trained(sorted(homes), beside, traces=ids)
+        rows = write_columns(output, traces.traces(where=where))
     except OSError as error:
         raise not_written(error, output, "-o") from error
-    text = f"{output}: {rows} trajectories" + (f"; {beside}: {trained} training samples" if trained else "")
-    print_result({"path": str(output), "rows": rows, "trained_rows": trained}, text, as_json=as_json)
+    print_result({"path": str(output), "rows": rows}, f"{output}: {rows} trajectories", as_json=as_json)
     return int(rows == 0)
 
 

@@ -114,40 +114,6 @@ def read_trained(
             _skip(path, error, skipped)
 
 
-def export_trained(directories: Iterable[str | Path], path: Path, *, traces: Collection[str]) -> int:
-    """Write what was computed on the segments of these traces as one file, which appears whole or not at all.
-
-    Args:
-        directories: of the traces.
-        path: the file to write; where there is nothing to write, none is written.
-        traces: ids.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    partial, rows, skipped = path.with_name(path.name + ".partial"), 0, Skipped()
-    chosen = pc.field("trace").isin(pa.array(traces, pa.string()))
-    with open(partial, "wb", opener=private) as output, pq.ParquetWriter(output, _SCHEMA, **_OPTIONS) as writer:
-        for source in (each for directory in directories for each in trained_files(directory)):
-            try:
-                with pq.ParquetFile(source) as file:
-                    for batch in file.iter_batches(batch_size=256):
-                        found = batch.filter(chosen)
-                        if found.num_rows:
-                            writer.write_batch(found.cast(_SCHEMA))
-                        rows += found.num_rows
-            except (OSError, ValueError) as error:  # Arrow's own among them, and columns of another version
-                _skip(source, error, skipped)
-    if rows:
-        partial.replace(path)
-    else:
-        partial.unlink()
-    return rows
-
-
 def _skip(path: Path, error: Exception, skipped: Skipped) -> None:
     skipped.log(path, f"is not a record of a training step: {error}")
 

@@ -1,29 +1,20 @@
-"""A trajectory as text: rendered, searched line by line, and token by token."""
+"""A trajectory as text, turn by turn."""
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.server_events import ServerEvents
 from mcp_rollout.rollout.environment.sections import FilterAction, Strategy
 from mcp_rollout.rollout.trace.events import Mark, ToolEvent
 from mcp_rollout.rollout.trace.record import Trace, Turn
-from mcp_rollout.rollout.trace.segment import Segment, SpanKind
-from mcp_rollout.rollout.trace.trained_segment import TrainedSegment
 
 FOLD = 160
 """Characters that are shown of a folded text."""
-Line = tuple[int, str, str]
-"""Turn from 0 (-1 for the prompt), kind of text, and one line of it."""
 
 
 def render(trace: Trace, *, full: bool = False, boxed: bool = True) -> RenderableType:
@@ -149,123 +140,3 @@ def _fold(text: str, full: bool) -> str:
     if not full and len(text) > FOLD:
         text = f"{text[:FOLD].rstrip()} ... ({len(text)} characters)"
     return text.replace("\n", "\n        ")
-
-
-def lines_of(trace: Trace) -> Iterator[Line]:
-    """Every text of the trajectory in order, line by line; results whole."""
-    for message in trace.messages[: trace.opening]:
-        yield from _lines(-1, str(message["role"]), str(message["content"]))
-    for number, turn in enumerate(trace.turns):
-        yield from _lines(number, "thinking", turn.thinking)
-        yield from _lines(number, "summary" if turn.is_summary else "assistant", turn.content)
-        for event in turn.tools:
-            yield number, "call", f"{event.name} {json.dumps(event.arguments, ensure_ascii=False)}"
-            yield from _lines(number, "error" if event.is_error else "result", event.text)
-        if turn.user is not None:
-            yield from _lines(number, "user", turn.user.message)
-    if trace.failure is not None:
-        yield from _lines(len(trace.turns) - 1, "failure", f"{trace.failure.kind}: {trace.failure.message}")
-
-
-def searched(trace: Trace, pattern: str, *, ignore_case: bool = False) -> Iterator[Line]:
-    """The lines of the trajectory that match a regular expression.
-
-    Raises:
-        ConfigError: it is not a regular expression.
-    """
-    try:
-        expression = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        raise ConfigError(f"is not a regular expression: {error}", key="PATTERN", remedy="correct it") from error
-    return (line for line in lines_of(trace) if expression.search(line[2]))
-
-
-def _lines(turn: int, kind: str, text: str) -> Iterator[Line]:
-    for line in text.splitlines():
-        yield turn, kind, line
-
-
-_TRAINED = ("trainer", "ratio", "advantage", "push", "entropy")
-"""`push` is advantage times (1 - probability), by how much the update could move the token's own logit."""
-Texts = Callable[[Sequence[int]], list[str]]
-"""Texts of ids, one for each."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Token:
-    """One token of a segment's response."""
-
-    segment: int
-    """Number of the segment, from 0: of all segments, those without sampled tokens included."""
-    position: int
-    """In the segment's response, from 0."""
-    id: int
-    turn: int
-    kind: SpanKind
-    in_loss: bool
-    logprob: float | None
-    """At sampling; None if the token was not sampled or the engine gave none."""
-
-
-def tokens_of(trace: Trace) -> Iterator[Token]:
-    """The response tokens of all segments, in order."""
-    for number, segment in enumerate((*trace.earlier, trace)):
-        yield from _tokens(number, segment, has_logprobs=trace.has_logprobs)
-
-
-def token_lines(trace: Trace, trained: Iterable[TrainedSegment] = (), *, texts: Texts | None = None) -> Iterator[str]:
-    """A header, and a line for each token; turns are counted from 1 as in `trace show`.
-
-    Args:
-        texts: the tokens' texts, as a last column in quotes; ids alone where it gives empty ones.
-        trained: what a trainer computed on this trace. Of several records of a segment the last counts: a step that is
-            trained again after a resume has two.
-    """
-    latest = {each.segment: each for each in trained}
-    steps = {each.step for each in latest.values()}
-    dropped = {each.dropped for each in latest.values() if each.dropped is not None}
-    withdrawn = (
-        [f"withdrawn: {trace.failure.kind if trace.failure else trace.stop_reason}"] if trace.is_withdrawn else []
-    )
-    head = [*withdrawn, *(f"step {step}" for step in steps), *(f"dropped: {reason}" for reason in dropped)]
-    yield " ".join([trace.id, *head])
-    columns = [f"{name:>10}" for name in ("logprob", *(_TRAINED if latest else ()))]
-    last = "  text" if texts else ""
-    yield f"{'segment':>7} {'position':>8} {'turn':>4} {'kind':<10} {'loss':>4} {'id':>8} {' '.join(columns)}{last}"
-    segments = (*trace.earlier, trace)
-    # With the prompt before them: a character can begin in it.
-    shown_texts = [
-        texts([*each.prompt_ids, *each.response_ids])[len(each.prompt_ids) :] if texts else [] for each in segments
-    ]
-    for token in tokens_of(trace):
-        numbers = [token.logprob, *(_computed(latest.get(token.segment), token.position) if latest else ())]
-        place = f"{token.segment:>7} {token.position:>8} {token.turn + 1:>4} {token.kind:<10}"
-        shown = " ".join(" " * 10 if number is None else f"{number:>10.5f}" for number in numbers)
-        text = shown_texts[token.segment][token.position] if texts else ""
-        quoted = f"  {json.dumps(text, ensure_ascii=False)}" if text else ""
-        yield f"{place} {int(token.in_loss):>4} {token.id:>8} {shown}{quoted}".rstrip()
-
-
-def _computed(trained: TrainedSegment | None, position: int) -> list[float | None]:
-    """The trainer's numbers of one token, in the order of the columns; None if it was not trained on."""
-    if trained is None or position >= len(trained.mask) or not trained.mask[position]:
-        return [None] * len(_TRAINED)
-    sampled, trainer = trained.sampled_logprobs, trained.trainer_logprobs[position]
-    ratio = None if sampled is None else math.exp(trainer - sampled[position])
-    entropy = None if trained.entropy is None else trained.entropy[position]
-    advantage = trained.advantages[position]
-    return [trainer, ratio, advantage, advantage * (1 - math.exp(min(0.0, trainer))), entropy]
-
-
-def _tokens(number: int, segment: Segment, *, has_logprobs: bool) -> Iterator[Token]:
-    for span in segment.spans:
-        for position in range(span.start, span.end):
-            yield Token(
-                segment=number,
-                position=position,
-                id=segment.response_ids[position],
-                turn=span.turn,
-                kind=span.kind,
-                in_loss=bool(segment.loss_mask[position]),
-                logprob=segment.logprobs[position] if span.kind.is_sampled and has_logprobs else None,
-            )

@@ -1,9 +1,11 @@
-"""The texts of a model's tokens, and the tokens of a trajectory as columns for the page."""
+"""The texts of a model's tokens, and the tokens of a trajectory as columns for the page and as lines."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +16,8 @@ from mcp_rollout.rollout.trace.segment import Segment
 from mcp_rollout.rollout.trace.trained_segment import TrainedSegment, digest
 
 TOKENIZER = "tokenizer.json"
+_TRAINED = ("trainer", "ratio", "advantage", "push", "entropy")
+"""`push` is advantage times (1 - probability), by how much the update could move the token's own logit."""
 
 
 class TokenTexts(Protocol):
@@ -195,3 +199,35 @@ def _trained(segment: Segment, trained: TrainedSegment) -> dict[str, Any]:
 def _short(value: float) -> float:
     """Six significant digits: the stored numbers have seven."""
     return float(f"{value:.6g}")
+
+
+def token_lines(trace: Trace, texts: TokenTexts, trained: Iterable[TrainedSegment]) -> Iterator[str]:
+    """A header, and a line for each token of the responses; turns are counted from 1. Arguments as of `tokens_view`."""
+    segments: list[dict[str, Any]] = tokens_view(trace, texts, trained, unit="")["segments"]
+    computed: list[dict[str, Any]] = [each["trained"] for each in segments if each["trained"]]
+    head = [f"withdrawn: {trace.failure.kind if trace.failure else trace.stop_reason}"] if trace.is_withdrawn else []
+    head += dict.fromkeys(f"step {each['step']}" for each in computed)
+    head += dict.fromkeys(f"dropped: {each['dropped']}" for each in computed if each["dropped"])
+    yield " ".join([trace.id, *head])
+    columns = " ".join(f"{name:>10}" for name in ("logprob", *(_TRAINED if computed else ())))
+    yield f"{'segment':>7} {'position':>8} {'turn':>4} {'kind':<10} {'loss':>4} {'id':>8} {columns}  text"
+    for segment in segments:
+        ids, shown = (segment[name][segment["prompt"] :] for name in ("ids", "texts"))
+        for kind, turn, start, end in segment["spans"]:
+            for position in range(start, end):
+                numbers = [segment["logprobs"][position], *(_computed(segment, position) if computed else ())]
+                place = f"{segment['number']:>7} {position:>8} {turn + 1:>4} {kind:<10} {segment['mask'][position]:>4}"
+                cells = " ".join(" " * 10 if number is None else f"{number:>10.5f}" for number in numbers)
+                text = json.dumps(shown[position], ensure_ascii=False) if shown[position] else ""
+                yield f"{place} {ids[position]:>8} {cells}  {text}".rstrip()
+
+
+def _computed(segment: dict[str, Any], position: int) -> list[float | None]:
+    """The trainer's numbers of one token, in the order of the columns; None if it was not trained on."""
+    trained = segment["trained"]
+    if trained is None or position >= len(trained["mask"]) or not trained["mask"][position]:
+        return [None] * len(_TRAINED)
+    names = ("trainer", "sampled", "advantage", "entropy")
+    trainer, sampled, advantage, entropy = (trained[name] and trained[name][position] for name in names)
+    ratio = None if sampled is None else math.exp(trainer - sampled)
+    return [trainer, ratio, advantage, advantage * (1 - math.exp(min(0.0, trainer))), entropy]

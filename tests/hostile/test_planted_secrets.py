@@ -124,7 +124,7 @@ trace ls runs
 trace show runs --row 0
 trace show runs --row 0 --json
 trace show runs --row 0 --tokens
-trace grep runs .
+trace show runs --where true --full
 trace stats runs
 trace watch runs --once
 trace export runs --sft -o sft.jsonl

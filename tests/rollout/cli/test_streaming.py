@@ -26,7 +26,7 @@ COMMANDS = {
     "ls, sorted": ("ls", "--where", "reward > 0.1", "--sort", "-reward"),
     "stats": ("stats",),
     "show": ("show", "--worst"),
-    "grep": ("grep", "-l", "no such words"),
+    "show, all": ("show", "--where", "reward >= 0"),
 }
 
 

@@ -94,26 +94,6 @@ def test_show_lists_what_the_trainer_computed_on_each_token(directory: Path) -> 
     assert second.split()[-1] == "-1.50000"
 
 
-def test_export_takes_along_what_the_trainer_computed(directory: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    ids = [f"{number}{'ab' * 15}" for number in (0, 2, 4)]  # of run0, the last one in row 2
-    for number, name in enumerate(ids):
-        segment = TrainedSegment(trace=name, segment=0, step=7, uid="u", sample=0, output=0)
-        numbers = {"mask": [True, False], "trainer_logprobs": [-0.5, 0.0], "advantages": [float(number), 0.0]}
-        write_trained(directory / "run0", 7, [replace(segment, **numbers)])
-    trace("export", directory, "--parquet", "-o", tmp_path / "all.parquet", "--where", "row < 2")
-    trained = pq.read_table(tmp_path / "all.trained.parquet").to_pylist()
-    assert [(row["trace"], row["advantages"]) for row in trained if row["step"] == 7] == [
-        (ids[0], [0.0]),
-        (ids[1], [1.0]),
-    ]
-    with Traces(directory) as traces:
-        (entry,) = traces.entries(where=f"id = '{ids[1]}'")
-        (found,) = traces.trained(entry)
-    assert found.advantages == [1.0, 0.0]
-
-
 def test_show_lists_tokens(directory: Path) -> None:
     lines = trace("show", directory, "3a", "--tokens").splitlines()
     assert [line.split() for line in lines[2:]] == [
@@ -128,14 +108,6 @@ def test_show_says_why_no_token_of_a_trajectory_was_trained_on(directory: Path, 
     dropped = TrainedSegment(trace="filtered", segment=0, step=2, uid="u", sample=0, output=0, dropped="filtered")
     write_trained(tmp_path, 2, [dropped])
     assert trace("show", tmp_path, "filtered", "--tokens").splitlines()[0] == "filtered step 2 dropped: filtered"
-
-
-def test_grep_names_trajectory_turn_and_kind(directory: Path) -> None:
-    assert trace("grep", directory, "LINE 2", "-i").splitlines() == [f"2{'ab' * 15}:1:thinking: first line 2"]
-    assert len(trace("grep", directory, "second", "-l", "--where", "row = 1").splitlines()) == 2
-    assert trace("grep", directory, "nowhere", status=1) == ""
-    with pytest.raises(ConfigError, match="regular expression"):
-        trace("grep", directory, "(")
 
 
 def test_show_breaks_no_line_in_a_pipe(directory: Path, tmp_path: Path) -> None:
