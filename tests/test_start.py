@@ -28,7 +28,7 @@ def test_the_page_installs_in_one_block_and_shows_each_way_of_giving_tasks() -> 
     (installation,) = blocks("sh")
     assert installation.startswith("pip install ") and "mcp-rollout" not in installation
     commands = "".join(blocks("bash"))
-    for shown in ("mcp-rollout init", "check-env", "--tasks", "mcp-rollout data", "verl.trainer.main_ppo", '"setup"'):
+    for shown in ("mcp-rollout init", "check-env", "--tasks", "mcp-rollout train", '"setup"'):
         assert shown in commands
 
 
@@ -77,11 +77,11 @@ def test_every_command_of_the_page_works_on_a_third_partys_server(place: Path) -
     assert sum(bool(trace.setup) for trace in evaluated) == sum(bool(trace.checks) for trace in evaluated) == 10
     assert {trace.setup[0].text for trace in evaluated if trace.setup} and all(trace.reward for trace in evaluated)
     assert len(traces(place / "outputs" / "none")) == 4
-    rows = {split: list(read_rows(place / "notes" / f"{split}.parquet")) for split in ("train", "test")}
+    rows = {split: list(read_rows(place / "outputs" / "train" / f"{split}.parquet")) for split in ("train", "test")}
     prompts = {split: {row["prompt"][-1]["content"] for row in own} for split, own in rows.items()}
     assert sum(map(len, rows.values())) == 20 and not prompts["train"] & prompts["test"]
     trained = [trace for trace in traces(place / "outputs" / "train" / "traces") if not trace.origin.validate_]
-    assert len(trained) == 2 * 4 * 2 and {trace.origin.step for trace in trained} == {1, 2}
+    assert len(trained) == 2 * 4 * 4 and {trace.origin.step for trace in trained} == {1, 2}
     for trace in trained:
         assert trace.task.environment == "notes" and trace.task.prompt[-1]["content"] in prompts["train"]
         assert trace.reward is not None and {"solved", "own"} <= trace.reward.parts.keys()

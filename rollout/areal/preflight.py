@@ -63,7 +63,14 @@ async def preflight(config: MCPConfig) -> None:
         problem = f"the prompt has {longest} tokens, and prompt and response at most {config.gconfig.max_tokens}"
         remedy = "make it at least the sum of mcp.prompt_tokens and mcp.response_tokens"
         raise ConfigError(problem, file=f"{row.path}: row {row.number}", key="gconfig.max_tokens", remedy=remedy)
-    check_turns(tokens, rows, shown, key="mcp.chat_template")
+    check_turns(
+        tokens,
+        rows,
+        shown,
+        key="mcp.chat_template",
+        tool_format=settings.tool_format,
+        format_key="mcp.tool_format",
+    )
 
 
 def check_rewards(config: MCPConfig) -> None:

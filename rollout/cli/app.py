@@ -29,6 +29,7 @@ COMMANDS = {
     "data": "Write an environment's tasks as rows for verl.",
     "serve": "Serve worlds to gateways on other machines and tools to MCP clients, until SIGTERM or SIGINT.",
     "run": "Evaluate: roll environments out without a trainer.",
+    "train": "Train a model on an environment's tasks with verl's GRPO.",
     "compare": "Compare two runs over the rows that both played.",
     "rescore": "Score recorded trajectories again, under a changed reward.",
     "trace": "Read recorded trajectories.",

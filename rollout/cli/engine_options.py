@@ -57,6 +57,10 @@ class EngineChoice:
     body: Annotated[
         str | None, typer.Option(metavar="JSON", help="Of a chat API: further keys of its requests; null removes one.")
     ] = None
+    max_requests: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a server or a chat API: most generations asked for; --resume goes on with more."),
+    ] = None
     device: Annotated[str | None, typer.Option(help="Of a model in process: cpu, cuda, cuda:1.")] = None
     dtype: Annotated[
         str | None, typer.Option(help="Of a model in process: float32, bfloat16; as saved by default.")
@@ -86,6 +90,7 @@ class EngineChoice:
             model=self.model,
             max_tokens=self.max_tokens,
             body=_json_object(self.body),
+            max_requests=self.max_requests,
         )
 
 

@@ -71,16 +71,8 @@ _NEXT = """\
 wrote {out}/{{servers.json,{name}.yaml,tasks.jsonl,reward.py}}. Put your tasks into {out}/tasks.jsonl, then:
   mcp-rollout check-env {out}/{name}.yaml
   mcp-rollout run {out}/{name}.yaml --split all --engine MODEL --out outputs/{name}
-  mcp-rollout data {out}/{name}.yaml --split train -o {out}/train.parquet
-  mcp-rollout data {out}/{name}.yaml --split test -o {out}/test.parquet
-  mcp-rollout tool-config {out}/{name}.yaml -o {out}/tools.yaml
-  mcp-rollout configs  # verl's configuration with this library, once
-  python -m verl.trainer.main_ppo --config-dir configs --config-name mcp_grpo engine=ENGINE \\
-    data.train_files={out}/train.parquet data.val_files={out}/test.parquet actor_rollout_ref.model.path=MODEL \\
-    actor_rollout_ref.rollout.multi_turn.tool_config_path={out}/tools.yaml \\
-    actor_rollout_ref.rollout.custom.mcp.environments_dir={out}
-These play on your servers as {out}/servers.json has them: data outside of ${{lease.dir}} is your own.
-ENGINE is sglang or vllm; without a GPU it is cpu."""
+  mcp-rollout train {out} --model MODEL
+These play on your servers as {out}/servers.json has them: data outside of ${{lease.dir}} is your own."""
 
 app = typer.Typer(add_completion=False)
 

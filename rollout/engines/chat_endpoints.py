@@ -157,7 +157,7 @@ async def opened_endpoint(options: EngineOptions) -> AsyncGenerator[Engine]:
     if not url.startswith(("http://", "https://")):
         remedy = "the base address of the API, as in chat:https://api.example.com/v1"
         raise ConfigError(f"{url!r} is not an address", key="--engine", remedy=remedy)
-    http = EngineHttp(url.rstrip("/"), options.timeouts, api_key=options.api_key)
+    http = EngineHttp(url.rstrip("/"), options.timeouts, api_key=options.api_key, max_requests=options.max_requests)
     async with aclosing(http):
         model = await _served_model(http, options.model)
         endpoint = ChatEndpoint(

@@ -47,6 +47,8 @@ class EngineOptions:
     """Of one turn, in a chat API's own tokens."""
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further keys of a chat API's requests."""
+    max_requests: int | None = None
+    """Generations that a server or a chat API is asked for at most, retries included."""
 
 
 class Engine(Protocol):

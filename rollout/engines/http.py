@@ -44,13 +44,17 @@ class Lost(EngineError):
 class EngineHttp:
     """The connections to one server, shared by all trajectories of a run."""
 
-    def __init__(self, url: str, timeouts: Timeouts, *, api_key: str | None = None) -> None:
+    def __init__(
+        self, url: str, timeouts: Timeouts, *, api_key: str | None = None, max_requests: int | None = None
+    ) -> None:
         """Raises ConfigError: `url` is not an address.
 
         Args:
             api_key: sent as a bearer token.
+            max_requests: generations after which no more are asked for, retries included; None bounds nothing.
         """
         self.timeouts, self._retries = timeouts, 0
+        self._requests, self._max_requests = 0, max_requests
         # `result_or_partial` bounds a whole generation; the run's --concurrency bounds how many run at once.
         timeout = httpx2.Timeout(None, connect=timeouts.connect_timeout_s)
         # The client's own bound of 100 connections would make generations queue here, where their time runs already.
@@ -114,10 +118,16 @@ class EngineHttp:
 
         Raises:
             Lost: the connection broke, or the server is busy.
-            EngineError: the server refuses.
+            EngineError: the server refuses, or no request is left.
         """
+        self._count()
         with _engine_errors(self.url + path):
             return await chat_api.post(self._client, path, body, most_bytes=_MOST_BYTES)
+
+    def _count(self) -> None:
+        if self._requests == self._max_requests:
+            raise EngineError(f"--max-requests {self._max_requests} are spent; more of them and --resume play the rest")
+        self._requests += 1
 
     async def post_for(self, model: type[Model], path: str, body: Mapping[str, Any]) -> Model:
         """As `post`, with the answer validated. Raises EngineError also for an answer of another form."""
@@ -133,8 +143,9 @@ class EngineHttp:
 
         Raises:
             Lost: the connection broke, or the server is busy.
-            EngineError: the server refuses, or sends an event of another form.
+            EngineError: the server refuses, or sends an event of another form, or no request is left.
         """
+        self._count()
         # Around the `yield` as well: a connection that breaks while the caller reads is lost in the same way.
         with _engine_errors(self.url + path), chat_api.transport_errors():
             async with self._client.stream("POST", path, json=body) as response:

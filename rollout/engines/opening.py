@@ -41,6 +41,8 @@ async def opened_engine(options: EngineOptions) -> AsyncGenerator[Engine]:
     name = options.engine
     if options.chat_template is not None and (name in WITHOUT_MODEL or name.startswith(CHAT_API)):
         raise ConfigError(f"{name} renders no template", key="--chat-template", remedy="leave it out")
+    if options.max_requests is not None and not name.startswith((CHAT_API, "http://", "https://")):
+        raise ConfigError(f"{name} is asked for nothing over a network", key="--max-requests", remedy="leave it out")
     if name in WITHOUT_MODEL:
         _refuse_unread(options, model=options.model, body=options.body)
         yield WithoutModel(name, seed=options.sampling.seed)
@@ -130,7 +132,8 @@ async def _in_process(options: EngineOptions) -> AsyncGenerator[Engine]:
 @asynccontextmanager
 async def _over_http(options: EngineOptions) -> AsyncGenerator[Engine]:
     url = options.engine.rstrip("/").removesuffix("/v1")
-    async with aclosing(EngineHttp(url, options.timeouts, api_key=options.api_key)) as http:
+    opened = EngineHttp(url, options.timeouts, api_key=options.api_key, max_requests=options.max_requests)
+    async with aclosing(opened) as http:
         with _startup_probe(http):
             # SGLang first, since it lists its model under /v1/models too; only its own API returns the tokens of an
             # abort.

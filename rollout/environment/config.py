@@ -302,7 +302,7 @@ def environment_file(name: str, directory: str | Path | None = None) -> Path:
     """The file of the environment `name`.
 
     Args:
-        name: without suffix.
+        name: without suffix; also a directory with an environment of the directory's name, as `init` makes.
         directory: where to look for `{name}.yaml`, `{name}/{name}.yaml` or a servers file `{name}.json`; None looks in
             `configs/environments` of the working directory, then among the included environments.
 
@@ -317,6 +317,8 @@ def environment_file(name: str, directory: str | Path | None = None) -> Path:
     places = " or ".join(map(str, directories))
     known = sorted({found for each in directories for found in environment_names(each)})
     path = Path(name)
+    if (own := path / f"{path.resolve().name}.yaml").is_file():
+        return own
     if path.suffix or len(path.parts) > 1:
         problem = "is neither .json nor .yaml" if path.is_file() else "no such file, and no environment has this name"
         raise ConfigError(problem, file=path, remedy="check the path: an mcpServers file, or an environment's")

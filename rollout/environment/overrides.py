@@ -30,16 +30,16 @@ def overridden(environment: Environment, given: Mapping[str, Any], *, key: str) 
     """
     if not given:
         return environment
-    file = environment.file or None
     for name in given.keys() & _OF_THE_FILE:
-        raise ConfigError("is the file's alone", file=file, key=f"{key}.{name}", remedy="change it in the file")
+        remedy = f"change it in {environment.file}"
+        raise ConfigError("is the file's alone", key=f"{key}.{name}", remedy=remedy)
     own = {name: getattr(environment, name) for name in environment.model_fields_set}
     own |= environment.model_dump(include=set(given), exclude_unset=True, by_alias=True)
     for name in given:
         use = _section(given, name).get("use")
         if use is not None and use != _section(own, name).get("use"):
             own[name] = {}
-    return validate(Environment, _merged(own, given), file=file, key=key)
+    return validate(Environment, _merged(own, given), file=None, key=key)
 
 
 def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ _CALL: Message = _ANSWER | {
     "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}]
 }
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-_KEY = "--tokenizer"
 _STAND_IN = "tool_{}_in_this_list"
 """Name of a tool that no prompt mentions by chance."""
 
@@ -76,23 +75,24 @@ class ChatTemplate:
     Args:
         path: a directory with `tokenizer.json`, and the template in `chat_template.jinja` or `tokenizer_config.json`.
         chat_template: a template that replaces the model's own.
+        key: the option that names the directory, for errors.
 
     Raises:
         ConfigError: there is no tokenizer, or `tokenizers` or `jinja2` is not installed.
     """
 
-    def __init__(self, path: str | Path, *, chat_template: str | None = None) -> None:
-        self._path, self._given = Path(path), chat_template
-        with needed("tokens", key=_KEY):
+    def __init__(self, path: str | Path, *, chat_template: str | None = None, key: str = "--tokenizer") -> None:
+        self._path, self._given, self._key = Path(path), chat_template, key
+        with needed("tokens", key=self._key):
             import jinja2  # noqa: F401  # asked for here, so that it is missing in one message with its remedy
             from tokenizers import Tokenizer
         file, remedy = self._path / "tokenizer.json", "name a directory with tokenizer.json"
         if not file.is_file():
-            raise ConfigError(f"no tokenizer in {str(path)!r}", key=_KEY, remedy=remedy)
+            raise ConfigError(f"no tokenizer in {str(path)!r}", key=self._key, remedy=remedy)
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(file))
         except Exception as error:  # the boundary of `tokenizers`, which raises the base class
-            raise ConfigError(f"cannot be read: {error}", file=file, key=_KEY, remedy=remedy) from error
+            raise ConfigError(f"cannot be read: {error}", file=file, key=self._key, remedy=remedy) from error
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class ChatTemplate:
         try:
             return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         except ValueError as error:
-            raise ConfigError(f"cannot be read: {error}", file=file, key=_KEY) from error
+            raise ConfigError(f"cannot be read: {error}", file=file, key=self._key) from error
 
     @cached_property
     def _template(self) -> Any:
@@ -120,7 +120,7 @@ class ChatTemplate:
         try:
             return None if text is None else compile_template(text)
         except (TemplateError, RecursionError) as error:
-            raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=_KEY) from error
+            raise ConfigError(f"its chat template is broken: {error}", file=self._path, key=self._key) from error
 
     @cached_property
     def _special(self) -> dict[str, str]:
@@ -164,7 +164,7 @@ class ChatTemplate:
         """
         if self._template is None:
             remedy = "name a model with chat_template.jinja"
-            raise ConfigError("has no chat template", file=self._path, key=_KEY, remedy=remedy)
+            raise ConfigError("has no chat template", file=self._path, key=self._key, remedy=remedy)
         try:
             return self._template.render(
                 messages=list(messages), tools=list(tools) or None, add_generation_prompt=continues, **self._special

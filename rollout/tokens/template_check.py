@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ import structlog
 
 from mcp_rollout.gateway.differences import shared_beginning
 from mcp_rollout.gateway.errors import ConfigError
+from mcp_rollout.rollout.formats import FORMATS
+from mcp_rollout.rollout.formats.format import Format
 from mcp_rollout.rollout.tokens.chat_template import check_tools_rendered, tool_turn
 from mcp_rollout.rollout.types import Message, ModelTokens
 
@@ -19,6 +21,7 @@ SHOWN = 40
 """Characters of a difference that are shown."""
 COMPLETION = "Well."
 """Placeholder for each of the policy's completions, whose text templates do not render."""
+_ARGUMENT = "note"
 TEXT = "And what now?"
 """The text of each tool result and user's message."""
 
@@ -96,6 +99,33 @@ def _difference(tokens: ModelTokens, context: list[int], whole: list[int], what:
     at = shared_beginning(context, whole)
     before, rolled, rendered = (tokens.decode(ids) for ids in (whole[max(0, at - 8) : at], context[at:], whole[at:]))
     return f"{what}: {before!r} is followed by {rolled[:SHOWN]!r} in a rollout, by {rendered[:SHOWN]!r} in the template"
+
+
+def formats_shown(render: Callable[[Sequence[Message]], str], tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The formats that read back a call as the template writes it: in these the model has seen calls.
+
+    Args:
+        render: the text of a conversation with these tools.
+
+    Returns:
+        Names of `FORMATS`; none where the template does not write calls.
+    """
+    if not tools:
+        return []
+    asked: Message = {"role": "user", "content": TEXT}
+    name = str(tools[0]["function"]["name"])
+    calls, _ = tool_turn([(name, TEXT)], arguments={_ARGUMENT: TEXT})
+    try:
+        before, whole = render([asked]), render([asked, calls])
+    except Exception:  # the template's boundary: it raises errors of any class, and other checks report them
+        return []
+    written = whole[shared_beginning(before, whole) :]
+    return [each.name for each in FORMATS.values() if _reads(each, written, tools, name)]
+
+
+def _reads(form: Format, written: str, tools: Sequence[Mapping[str, Any]], name: str) -> bool:
+    read = form.read(written, tools).calls
+    return [(call.name, call.problem, TEXT in str(call.arguments)) for call in read] == [(name, None, True)]
 
 
 @contextmanager

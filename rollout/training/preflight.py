@@ -33,7 +33,7 @@ from mcp_rollout.rollout.loop.reward import check_reward, check_rewarded
 from mcp_rollout.rollout.shards.hosts import hosts_of
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.tokens.counting import prompt_length
-from mcp_rollout.rollout.tokens.template_check import check_template
+from mcp_rollout.rollout.tokens.template_check import check_template, formats_shown
 from mcp_rollout.rollout.trace.record import Trace
 from mcp_rollout.rollout.training.environments import Lock
 from mcp_rollout.rollout.training.settings import TrainingSettings
@@ -150,11 +150,24 @@ def longest_prompt(
     return max(lengths, key=itemgetter(0))
 
 
-def check_turns(tokens: ModelTokens, rows: Sequence[Row], shown: Mapping[str, Shown], *, key: str) -> None:
+def check_turns(
+    tokens: ModelTokens,
+    rows: Sequence[Row],
+    shown: Mapping[str, Shown],
+    *,
+    key: str,
+    tool_format: str,
+    format_key: str,
+) -> None:
     """Validate that the template renders tools, and the messages after a prompt, on the first row of each environment.
 
     Args:
         key: where the trainer's configuration names a template, for errors.
+        tool_format: that calls are read by.
+        format_key: where the trainer's configuration names it.
+
+    Raises:
+        ConfigError: as `check_template`, or the template writes calls in another format than `tool_format`.
     """
     faults = Faults()
     # Reversed, so that the first row of each environment is the one that is left.
@@ -165,6 +178,11 @@ def check_turns(tokens: ModelTokens, rows: Sequence[Row], shown: Mapping[str, Sh
             check_template(tokens, row.task.prompt, row.task.shown(own.schemas), has_user=has_user, key=key)
         except ConfigError as error:
             faults.append(row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy))
+    offered = next((own.schemas for own in shown.values() if own.schemas), [])
+    written = formats_shown(lambda messages: tokens.decode(tokens.prompt(messages, offered)), offered)
+    if written and tool_format not in written:
+        problem = f"is {tool_format}, and the model's chat template writes calls as {' or '.join(written)}"
+        faults.append(ConfigError(problem, key=format_key, remedy=f"make it {written[0]}"))
     raise_all(faults)
 
 

@@ -127,7 +127,15 @@ async def preflight(config: DictConfig) -> None:
         tokens = _tokens(config)
         faults.check(check_model_length, config)
         faults.check(_check_prompts, config, tokens, rows, shown)
-        faults.check(check_turns, tokens, rows, shown, key=f"{KEY}.chat_template")
+        faults.check(
+            check_turns,
+            tokens,
+            rows,
+            shown,
+            key=f"{KEY}.chat_template",
+            tool_format=str(config.actor_rollout_ref.rollout.multi_turn.format),
+            format_key="actor_rollout_ref.rollout.multi_turn.format",
+        )
         raise_all(faults)
     refuse(OF_THE_MACHINE, run)  # last: without GPUs, all else can be validated
 

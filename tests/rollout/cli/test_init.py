@@ -49,9 +49,10 @@ def test_what_init_writes_is_played_and_scored_at_once() -> None:
 
 def test_every_command_that_init_prints_exists_and_names_what_it_wrote() -> None:
     printed = init("servers.json", *WRITES).stdout
-    commands = re.findall(r"^  mcp-rollout (\S+) servers/servers\.yaml", printed, re.MULTILINE)
-    assert commands == ["check-env", "run", "data", "data", "tool-config"] and set(commands) <= COMMANDS.keys()
-    assert "environments_dir=servers" in printed and "data.train_files=servers/train.parquet" in printed
+    commands = re.findall(r"^  mcp-rollout (\S+) (\S+)", printed, re.MULTILINE)
+    made = "servers/servers.yaml"
+    assert commands == [("check-env", made), ("run", made), ("train", "servers")]
+    assert {name for name, _ in commands} <= COMMANDS.keys() and load_environment("servers").file == made
 
 
 def test_a_server_whose_fitness_is_open_is_written_and_said() -> None:

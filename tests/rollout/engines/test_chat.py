@@ -154,6 +154,17 @@ async def test_the_body_of_an_error_in_place_of_events_is_bounded() -> None:
         await http.aclose()
 
 
+async def test_requests_that_are_paid_for_have_a_most(tmp_path: Path) -> None:
+    server = ChatServer()
+    async with listening(server.app) as address:
+        arguments = ["run", GUESS, "--engine", f"chat:{address}/v1", "-n", "4", "--out", tmp_path, "--json"]
+        capped = json.loads((await play(*arguments, "--concurrency", "1", "--max-requests", "9", status=1))[0])
+        assert len(server.bodies) <= 9 and 0 < capped["failed"] < capped["trajectories"] == 4
+        assert any("--max-requests 9 are spent" in reason for reason in capped["failures"])
+        resumed = json.loads((await play(*arguments, "--resume"))[0])
+    assert resumed["failed"] == 0 and resumed["resumed"] == 4 - capped["failed"]
+
+
 async def test_an_openai_api_plays(tmp_path: Path) -> None:
     server = ChatServer()
     async with listening(server.app) as address:
