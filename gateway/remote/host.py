@@ -97,21 +97,13 @@ class RemoteHost:
             HostRefused: it does not admit us, or does not serve worlds.
         """
         try:
-            found = await self.request("server/discover", {}, wait_s=_WAIT_S)
+            found = await self.request(CATALOGUE, {}, wait_s=_WAIT_S)
         except HostError as error:
-            raise HostRefused(f"{self.url} is not an MCP server of {PROTOCOL}: {error}") from error
+            no = f"{self.url} is not a gateway that serves worlds: start one with mcp-rollout serve"
+            raise HostRefused(f"{no} ({error})") from error
         except WorldLost as error:
             raise WorldLost(f"{error.problem} (is the address right, and mcp-rollout serve running?)") from error
-        extension: Any = found
-        for name in ("capabilities", "extensions", EXTENSION):
-            extension = cast("Json", extension).get(name) if isinstance(extension, dict) else None
-        if not isinstance(extension, dict):
-            raise HostRefused(f"{self.url} is not a gateway that serves worlds: start one with mcp-rollout serve")
-        if cast("Json", extension).get("version") != VERSION:
-            raise HostRefused(
-                f"{self.url} speaks another version of {EXTENSION}: install the same release on both sides"
-            )
-        offer = self._read(_OFFER, "catalogue", await self.request(CATALOGUE, {}, wait_s=_WAIT_S))
+        offer = self._read(_OFFER, "catalogue", found)
         servers = {name: self._without_secrets(found) for name, found in offer.servers.items()}
         self.offer = replace(offer, servers=servers)
 

@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 from pydantic_core import to_json
 
 from mcp_rollout.gateway.errors import ConfigError, GatewayError
-from mcp_rollout.gateway.remote.names import CAPABILITIES_META, EXTENSION, LEASE_META
+from mcp_rollout.gateway.remote.names import LEASE_META
 from mcp_rollout.gateway.remote.outcome import failed
 from mcp_rollout.gateway.serve.bearers import CONTENT_TYPE, Admission, Bearer, Counts, Refused, exposition
 from mcp_rollout.gateway.serve.client_endpoint import ClientEndpoint
@@ -199,9 +199,6 @@ class ServeApp:
             return None
         if method == "tools/call" and LEASE_META in meta:
             return await self._lease_endpoint.call(Params(params), bearer)
-        # Other clients discover what mcp's server has to say: all that the servers offer.
-        if method == "server/discover" and EXTENSION in _extensions(meta):
-            return await self._lease_endpoint.discover(Params(params), bearer)
         if (known := self._lease_endpoint.methods.get(method)) is not None:
             return await known(Params(params), bearer)
         return None
@@ -210,13 +207,6 @@ class ServeApp:
         leases = self._leases
         bearers = self._admission.bearers
         return exposition(self._counts, bearers, leases=len(leases), granted=leases.granted, freed=leases.freed)
-
-
-def _extensions(meta: dict[str, Any]) -> dict[str, Any]:
-    """The extensions that a request's client declares."""
-    declared: Any = meta.get(CAPABILITIES_META)
-    found: Any = cast("dict[str, Any]", declared).get("extensions") if isinstance(declared, dict) else None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -16,13 +16,10 @@ from mcp_rollout.gateway.remote.names import (
     CATALOGUE,
     CHECK,
     CLOSE,
-    EXTENSION,
     LEASE_META,
     OPEN,
-    PROTOCOL,
     RENEW,
     SERVER_META,
-    VERSION,
     Offer,
     OfferedServer,
 )
@@ -89,10 +86,6 @@ class LeaseEndpoint:
         self._counts.calls["error_result" if result.is_error else "result"] += 1
         return succeeded(encoded_result(result, events))
 
-    async def discover(self, params: Params, bearer: Bearer) -> bytes:
-        """`server/discover` of a client that declares the extension: what its leases need, and no more."""
-        return _DISCOVERED
-
     async def _catalogue(self, params: Params, bearer: Bearer) -> bytes:
         # Made once: a server that changes its tools is not leased any more.
         return self._offer
@@ -141,12 +134,3 @@ class LeaseEndpoint:
 
 
 _DONE = succeeded({"resultType": "complete"})
-_DISCOVERED = succeeded(
-    {
-        "supportedVersions": [PROTOCOL],
-        "capabilities": {"tools": {}, "extensions": {EXTENSION: {"version": VERSION}}},
-        "resultType": "complete",
-        "ttlMs": 0,
-        "cacheScope": "private",
-    }
-)

@@ -25,23 +25,16 @@ from mcp_rollout.gateway.remote.names import (
     CALL_META,
     CATALOGUE,
     CLOSE,
-    EXTENSION,
     FAILURE,
     OPEN,
     OUTCOME_META,
     RENEW,
-    VERSION,
 )
 
 pytestmark = pytest.mark.anyio
 TOKEN = "planted-token-0123456789"
 TOOL = {"server": "h", "name": "x", "exposed_name": "x", "description": "", "input_schema": {"type": "object"}}
 HONEST: dict[str, Any] = {
-    "server/discover": {
-        "supportedVersions": ["2026-07-28"],
-        "capabilities": {"tools": {}, "extensions": {EXTENSION: {"version": VERSION}}},
-        "serverInfo": {"name": "h", "version": "1"},
-    },
     CATALOGUE: {"servers": {"h": {"tools": [TOOL]}}, "idle_s": 0.1, "patience_s": 1, "process": "p"},
     OPEN: {"lease": "l", "granted": True, "process": "p"},
     RENEW: {"lost": []},
@@ -148,9 +141,8 @@ async def test_a_token_that_a_host_repeats_is_in_no_error_of_a_call(called: dict
             assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
 
-@pytest.mark.parametrize("method", ["server/discover", CATALOGUE])
-async def test_a_token_that_a_host_repeats_is_in_no_reason_why_it_is_not_used(method: str) -> None:
-    async with lying({method: {"error": {"code": 1, "message": "it is TOKEN"}}}) as (gateway, _):
+async def test_a_token_that_a_host_repeats_is_in_no_reason_why_it_is_not_used() -> None:
+    async with lying({CATALOGUE: {"error": {"code": 1, "message": "it is TOKEN"}}}) as (gateway, _):
         with pytest.raises(GatewayError, match=r"it is \[secret\]"):
             await gateway.__aenter__()
 
