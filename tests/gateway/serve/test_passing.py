@@ -34,13 +34,18 @@ class Name(BaseModel):
     name: str
 
 
-@asynccontextmanager
-async def serving_asker(answer_s: float = 600, **entry: Any) -> AsyncIterator[Serving]:
+@pytest.fixture(scope="module")
+async def asker() -> AsyncIterator[str]:
+    """The address of a server that all tests share."""
     async with raw_server([SERVER]) as port:
-        given = {"url": f"http://127.0.0.1:{port}/mcp", "required": True, **entry}
-        made = GatewayConfig.model_validate({"servers": {"asker": given}})
-        async with served(made, answer_s=answer_s) as running:
-            yield running
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@asynccontextmanager
+async def serving_it(address: str, answer_s: float = 600) -> AsyncIterator[Serving]:
+    made = GatewayConfig.model_validate({"servers": {"asker": {"url": address, "required": True}}})
+    async with served(made, answer_s=answer_s) as running:
+        yield running
 
 
 async def elicited(context: Any, params: Any) -> mcp.ElicitResult:
@@ -66,8 +71,8 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_resources_prompts_and_completion_are_the_servers(mode: str) -> None:
-    async with serving_asker() as running, client(running, mode) as user:
+async def test_resources_prompts_and_completion_are_the_servers(mode: str, asker: str) -> None:
+    async with serving_it(asker) as running, client(running, mode) as user:
         assert mode == MODERN or user.instructions == "Ask away."
         assert [found.title for found in (await user.list_resources()).resources] == ["A text"]
         templates = (await user.list_resource_templates()).resource_templates
@@ -83,15 +88,15 @@ async def test_resources_prompts_and_completion_are_the_servers(mode: str) -> No
             await user.read_resource("test://none")
 
 
-async def test_questions_of_the_handshake_era_reach_the_client_as_requests() -> None:
-    async with serving_asker() as running, client(running, "legacy") as user:
+async def test_questions_of_the_handshake_era_reach_the_client_as_requests(asker: str) -> None:
+    async with serving_it(asker) as running, client(running, "legacy") as user:
         assert text(await user.call_tool("ask", {})) == "accept Ada"
         assert text(await user.call_tool("sample", {})) == "Said."
         assert text(await user.call_tool("roots", {})) == "file:///home"
 
 
-async def test_a_client_that_cannot_be_asked_is_not_asked() -> None:
-    async with serving_asker() as running, Client(running.url, mode="legacy") as user:
+async def test_a_client_that_cannot_be_asked_is_not_asked(asker: str) -> None:
+    async with serving_it(asker) as running, Client(running.url, mode="legacy") as user:
         with pytest.raises(MCPError, match="does not take elicitation/create"):
             await user.call_tool("ask", {})
 
@@ -124,21 +129,20 @@ async def test_a_server_of_one_era_answers_clients_of_the_other_and_cannot_ask_t
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_several_servers_offer_their_tools_together_and_nothing_else(mode: str) -> None:
-    async with raw_server([SERVER]) as one, raw_server([SERVER]) as two:
-        entries = {name: {"url": f"http://127.0.0.1:{port}/mcp"} for name, port in (("one", one), ("two", two))}
-        async with served(GatewayConfig.model_validate({"servers": entries})) as running:
-            async with client(running, mode) as user:
-                assert user.server_capabilities.prompts is None
-                with pytest.raises(MCPError, match="only tools are served here"):
-                    await user.list_prompts()
-                for name in entries:
-                    with pytest.raises(MCPError, match="of my own"):
-                        await user.call_tool(f"{name}__fail", {})
+async def test_several_servers_offer_their_tools_together_and_nothing_else(mode: str, asker: str) -> None:
+    entries = {name: {"url": asker} for name in ("one", "two")}
+    async with served(GatewayConfig.model_validate({"servers": entries})) as running:
+        async with client(running, mode) as user:
+            assert user.server_capabilities.prompts is None
+            with pytest.raises(MCPError, match="only tools are served here"):
+                await user.list_prompts()
+            for name in entries:
+                with pytest.raises(MCPError, match="of my own"):
+                    await user.call_tool(f"{name}__fail", {})
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_progress_and_logs_arrive_in_order_before_the_result(mode: str) -> None:
+async def test_progress_and_logs_arrive_in_order_before_the_result(mode: str, asker: str) -> None:
     progress: list[tuple[float, str | None]] = []
     logs: list[Any] = []
 
@@ -149,7 +153,7 @@ async def test_progress_and_logs_arrive_in_order_before_the_result(mode: str) ->
         logs.append(params.data)
 
     level: dict[str, Any] = {"log_level": "info"} if mode == MODERN else {}
-    async with serving_asker() as running, client(running, mode, logging_callback=on_log, **level) as user:
+    async with serving_it(asker) as running, client(running, mode, logging_callback=on_log, **level) as user:
         assert text(await user.call_tool("report", {}, progress_callback=on_progress)) == "reported"
         with anyio.fail_after(30):
             while len(progress) < 3 or not logs:
@@ -159,13 +163,14 @@ async def test_progress_and_logs_arrive_in_order_before_the_result(mode: str) ->
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_cancelled_call_is_cancelled_at_the_server(mode: str) -> None:
-    async with serving_asker() as running, client(running, mode) as user:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(user.call_tool, "wait", {})
-            await user.call_tool("was_started", {})
-            tasks.cancel_scope.cancel()
-        with anyio.fail_after(30):
-            assert text(await user.call_tool("was_stopped", {})) == "true"
+    async with raw_server([SERVER]) as port:
+        async with serving_it(f"http://127.0.0.1:{port}/mcp") as running, client(running, mode) as user:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(user.call_tool, "wait", {})
+                await user.call_tool("was_started", {})
+                tasks.cancel_scope.cancel()
+            with anyio.fail_after(30):
+                assert text(await user.call_tool("was_stopped", {})) == "true"
 
 
 async def test_what_a_server_asks_within_a_call_is_bounded_in_number() -> None:
@@ -189,19 +194,22 @@ async def test_what_a_server_asks_within_a_call_is_bounded_in_number() -> None:
                 assert said == "3: a call may make 3 requests (max_requests_per_call)"
 
 
-async def test_a_client_that_never_answers_is_not_waited_for() -> None:
+async def test_a_client_that_never_answers_is_not_waited_for(asker: str) -> None:
     async def silent(context: Any, params: Any) -> mcp.ElicitResult:
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with serving_asker(answer_s=0.05) as running, client(running, "legacy", elicitation_callback=silent) as user:
+    async with (
+        serving_it(asker, answer_s=0.05) as running,
+        client(running, "legacy", elicitation_callback=silent) as user,
+    ):
         with anyio.fail_after(30), pytest.raises(MCPError, match="timed out"):
             await user.call_tool("ask", {})
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_errors_pass_with_code_and_data(mode: str) -> None:
-    async with serving_asker() as running, client(running, mode) as user:
+async def test_errors_pass_with_code_and_data(mode: str, asker: str) -> None:
+    async with serving_it(asker) as running, client(running, mode) as user:
         with pytest.raises(MCPError) as caught:
             await user.call_tool("fail", {})
         error = caught.value.error
