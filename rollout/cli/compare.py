@@ -127,7 +127,7 @@ def _summary(rows: dict[RowKey, RunRow]) -> str:
 
 def _print(found: Comparison, console: Console) -> None:
     title = f"{found.environment}: {found.rows} rows in both, {found.only_a} only in A, {found.only_b} only in B"
-    table = Table("", "A", "B", "B - A", "95%", "p", title=title)
+    table = Table("", "A", "B", "B - A", "95%", title=title)
     for column in table.columns[1:]:
         column.justify = "right"
     named = {"reward": found.reward, "success": found.success} | found.costs
@@ -140,8 +140,7 @@ def _print(found: Comparison, console: Console) -> None:
 
 def _cells(found: Difference) -> Sequence[str]:
     interval = "none" if found.low is None else f"[{found.low:+.3f}, {found.high:+.3f}]"
-    p = f"{found.p:.3f}" if found.p >= 0.001 else "<0.001"
-    return f"{found.a:.3f}", f"{found.b:.3f}", f"{found.difference:+.3f}", interval, p
+    return f"{found.a:.3f}", f"{found.b:.3f}", f"{found.difference:+.3f}", interval
 
 
 def _print_flips(what: str, flips: Sequence[Flip], console: Console) -> None:

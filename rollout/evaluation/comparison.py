@@ -8,20 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from random import Random
-from statistics import fmean, stdev
+from statistics import fmean
 
 from mcp_rollout.rollout.evaluation.estimates import Z_95
 from mcp_rollout.rollout.trace.entries import Entry
 from mcp_rollout.rollout.trace.outcome import ROUNDING
 
-RESAMPLES = 2000
-"""Random signs of a test."""
-EXACT_ROWS = 12
-"""Up to this number of rows the test takes all 2^rows signs."""
-MANY_ROWS = 1000
-"""From this number of rows on, tests are the normal approximation's."""
 FEWEST_ROWS = 5
 """With fewer rows there is no interval."""
 
@@ -66,9 +58,6 @@ class Difference:
     high: float | None
     """95% interval of the difference, see `_interval`; None with fewer than `FEWEST_ROWS` rows or where no row differs.
     """
-    p: float
-    """Two-sided: the sign-flip test of a mean difference of zero, exact for few rows (Fisher 1935). McNemar's exact
-    test (1947) is this test where every row has one trajectory in each run and the value is its success."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +154,7 @@ def _compared(
 
 
 def paired(a: Sequence[float], b: Sequence[float], *, most: float = math.inf) -> Difference:
-    """The mean difference of paired values; the same for the same values, since its draws are seeded.
+    """The mean difference of paired values.
 
     Args:
         a: a value for each row.
@@ -177,12 +166,11 @@ def paired(a: Sequence[float], b: Sequence[float], *, most: float = math.inf) ->
     """
     differences = [_difference(before, after) for before, after in zip(a, b, strict=True)]
     low, high = _interval(differences, most) or (None, None)
-    p = _normal(differences) if len(differences) >= MANY_ROWS else _sign_flip(differences, Random(0))
-    return Difference(a=fmean(a), b=fmean(b), difference=fmean(differences), low=low, high=high, p=p)
+    return Difference(a=fmean(a), b=fmean(b), difference=fmean(differences), low=low, high=high)
 
 
 def _difference(before: float, after: float) -> float:
-    """Means of other numbers of samples differ by rounding, of which every test of signs would make a difference."""
+    """Means of other numbers of samples differ by rounding."""
     difference = after - before
     return difference if abs(difference) > ROUNDING * max(1.0, abs(before), abs(after)) else 0.0
 
@@ -212,31 +200,3 @@ def _t_95(freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
-
-
-def _normal(differences: Sequence[float]) -> float:
-    mean, error = fmean(differences), stdev(differences) / math.sqrt(len(differences))
-    return math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
-
-
-def _sign_flip(differences: Sequence[float], random: Random) -> float:
-    """How often random signs give a sum as far from zero as the one seen. Differences of zero say nothing."""
-    moved = [abs(difference) for difference in differences if difference]
-    seen = abs(math.fsum(differences)) - ROUNDING
-    if len(set(moved)) <= 1:
-        return _binomial(differences)
-    if len(moved) <= EXACT_ROWS:
-        signed = product(*((value, -value) for value in moved))
-        return fmean(abs(math.fsum(values)) >= seen for values in signed)
-    far = sum(
-        abs(math.fsum(difference if random.getrandbits(1) else -difference for difference in moved)) >= seen
-        for _ in range(RESAMPLES)
-    )
-    return (far + 1) / (RESAMPLES + 1)  # the signs that were seen are one of the draws
-
-
-def _binomial(differences: Sequence[float]) -> float:
-    """The same test, exact for any number of steps of one size: that of a fair coin."""
-    up, down = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
-    tail = sum(math.comb(up + down, k) for k in range(min(up, down) + 1)) / 2 ** (up + down)
-    return min(1.0, 2 * tail)

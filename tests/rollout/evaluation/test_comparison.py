@@ -1,11 +1,10 @@
-"""Comparing two runs: exact tests for few rows, intervals that cover, and what is refused."""
+"""Comparing two runs: intervals that cover, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
-from math import comb
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -26,18 +25,6 @@ def call(*arguments: str | Path, status: int = 0) -> str:
     return done.err if status else done.out
 
 
-@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (9, 1), (6, 6), (30, 12)])
-def test_of_successes_the_test_is_mcnemars(gained: int, lost: int) -> None:
-    kept = [1.0] * 5 + [0.0] * 5
-    found = paired([0.0] * gained + [1.0] * lost + kept, [1.0] * gained + [0.0] * lost + kept)
-    changed = gained + lost
-    reference = min(1.0, 2 * sum(comb(changed, k) for k in range(min(gained, lost) + 1)) / 2**changed)
-    assert found.p == pytest.approx(reference)
-    assert found.difference == pytest.approx((gained - lost) / (changed + 10))
-    assert (found.low is None) == (changed == 0)
-    assert changed == 0 or found.low <= found.difference <= found.high
-
-
 def flips(random: Random) -> float:
     """A success that half of the rows gain, and few lose."""
     return random.choice([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 0.0])
@@ -55,15 +42,13 @@ DRAWS: dict[str, tuple[Callable[[Random], float], float]] = {
 def test_intervals_cover_the_true_difference_as_often_as_they_promise(rows: int, population: str) -> None:
     """`lab/benchmarks/comparison_coverage.py` has more populations, and more draws."""
     draw, truth = DRAWS[population]
-    covered, rejected, tried = 0, 0, 30
+    covered, tried = 0, 30
     for seed in range(tried):
         random = Random(seed)
         differences = [draw(random) for _ in range(rows)]
         found = paired([0.0] * rows, differences)
         covered += found.low is not None and found.high is not None and found.low <= truth <= found.high
-        null = paired([0.0] * rows, [random.choice((-1, 1)) * value for value in differences])
-        rejected += null.p < 0.05
-    assert covered >= 25 and rejected <= 5  # 95% and 5% of 30: one seed in 1,000 would be further off
+    assert covered >= 25  # 95% of 30: one seed in 1,000 would be further off
 
 
 @pytest.mark.parametrize("samples", [2, 3, 5, 7])
@@ -71,7 +56,7 @@ def test_means_that_differ_by_rounding_are_equal(samples: int) -> None:
     for hundredths in range(102):
         reward = hundredths / 100
         found = paired([reward] * 40, [fmean([reward] * samples)] * 40)
-        assert (found.difference, found.low, found.p) == (0.0, None, 1.0)
+        assert (found.difference, found.low) == (0.0, None)
 
 
 def test_two_runs_are_compared_over_the_rows_of_both(tmp_path: Path) -> None:
@@ -81,7 +66,7 @@ def test_two_runs_are_compared_over_the_rows_of_both(tmp_path: Path) -> None:
     found = report["environments"]["guess"]
     assert (found["rows"], found["only_a"], found["only_b"]) == (3, 1, 0)
     assert (found["trajectories_a"], found["trajectories_b"]) == (3, 6)
-    assert found["success"]["difference"] == 1.0 and found["success"]["p"] == pytest.approx(0.25)
+    assert found["success"]["difference"] == 1.0
     assert len(found["gained"]) == 3 and found["lost"] == []
     assert found["costs"]["tool_calls"]["a"] == 0 < found["costs"]["tool_calls"]["b"]
     table = call("compare", tmp_path / "b", tmp_path / "a")
