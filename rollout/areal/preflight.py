@@ -13,7 +13,7 @@ from mcp_rollout.gateway.errors import ConfigError, raise_all
 from mcp_rollout.rollout.areal.config import MCPConfig, processes_per_node, settings_of
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.parquet import count_rows
-from mcp_rollout.rollout.environment.row_validation import Row, read_task_rows, warn_of_overlap
+from mcp_rollout.rollout.environment.row_validation import Row, read_task_rows, warn_of_repeats
 from mcp_rollout.rollout.formats import find_format
 from mcp_rollout.rollout.loop.compaction import check_compaction
 from mcp_rollout.rollout.loop.thinking import check_thoughts
@@ -162,5 +162,5 @@ def _rows(config: MCPConfig) -> Sequence[Row]:
     if not rows:
         remedy = "name a file that `mcp-rollout data` wrote"
         raise ConfigError("has no row for mcp_agent", key="train_dataset.path", remedy=remedy)
-    warn_of_overlap(rows, [Path(config.train_dataset.path)])
+    warn_of_repeats(rows, [Path(config.train_dataset.path)])
     return rows

@@ -132,9 +132,11 @@ def shared_problem(shared: Sequence[int]) -> str:
     return f"rows {named} have no numbers of their own: they are traced and sampled as one row"
 
 
-def warn_of_overlap(rows: Iterable[Row], training: Collection[Path]) -> None:
-    """Log the held-out rows whose prompt is also one of training: they do not show what training generalises to."""
+def warn_of_repeats(rows: Iterable[Row], training: Collection[Path]) -> None:
+    """Log what repeats a row of training: other rows of training, and held-out ones, which then show nothing new."""
     asked: set[tuple[str, str, int]] = set()
+    seen: set[tuple[Any, ...]] = set()
+    repeated: list[Row] = []
     held_out: list[tuple[Row, tuple[str, str, int]]] = []
     for row in rows:
         key = row.task.environment, question(row.task.prompt), row.task.seed
@@ -142,8 +144,14 @@ def warn_of_overlap(rows: Iterable[Row], training: Collection[Path]) -> None:
             continue
         if row.path in training:
             asked.add(key)
+            whole = (*key, repr(row.task.setup), repr(row.task.check), row.task.answer)
+            repeated += [row] if whole in seen else []
+            seen.add(whole)
         else:
             held_out.append((row, key))
+    if repeated:
+        first = f"{repeated[0].path}: row {repeated[0].number}"
+        log.warning("rows of training repeat others", rows=len(repeated), first=first)
     if shared := [row for row, key in held_out if key in asked]:
         first = f"{shared[0].path}: row {shared[0].number}"
         log.warning("held-out rows have prompts of training", rows=len(shared), of=len(held_out), first=first)

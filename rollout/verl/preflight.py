@@ -36,7 +36,7 @@ from mcp_rollout.rollout.environment.row_validation import (
     read_task_rows,
     shared_indices,
     shared_problem,
-    warn_of_overlap,
+    warn_of_repeats,
 )
 from mcp_rollout.rollout.environment.startup import opened
 from mcp_rollout.rollout.environment.validation import LOCK_KEY, refuse_differences
@@ -154,7 +154,7 @@ def _check_files(run: Run) -> tuple[list[Row], Lock]:
             with faults.collected():
                 faults += unknown_agents(config, path, agents)
                 rows += _rows(config, path)
-    warn_of_overlap(rows, _files(config, "data.train_files"))
+    warn_of_repeats(rows, _files(config, "data.train_files"))
     if rows:
         faults.check(check_custom_reward, config, settings.custom_reward, key=f"{KEY}.custom_reward")
     # After `registered_agents`, which imports what may register names too

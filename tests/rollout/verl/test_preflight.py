@@ -129,6 +129,14 @@ def test_held_out_rows_with_a_prompt_of_training_are_warned_of(preflight: Prefli
         assert preflight(f"data.val_files={tmp_path / 'held_out.parquet'}") == ""
     (warning,) = [entry for entry in logs if entry["event"] == "held-out rows have prompts of training"]
     assert (warning["rows"], warning["of"]) == (1, 3) and warning["first"].endswith("held_out.parquet: row 1")
+    (repeats,) = [entry for entry in logs if entry["event"] == "rows of training repeat others"]
+    assert repeats["rows"] == 1 and repeats["first"].endswith("rows.parquet: row 2")
+
+
+def test_a_format_in_which_the_template_writes_no_calls_is_refused(preflight: Preflight) -> None:
+    said = preflight("actor_rollout_ref.rollout.multi_turn.format=qwen3_coder")
+    assert "multi_turn.format: is qwen3_coder, and the model's chat template writes calls as hermes" in said
+    assert "(make it hermes)" in said
 
 
 def test_calls_of_a_row_that_its_servers_cannot_answer_are_refused(preflight: Preflight) -> None:
