@@ -12,17 +12,15 @@ from mcp_rollout.gateway.errors import ConfigError, not_written
 from mcp_rollout.gateway.private_files import make_private
 from mcp_rollout.rollout.cli.options import (
     AsJson,
-    ChatTemplateFile,
     EnvironmentsDir,
     ToolConfig,
     TraceDirectory,
     Where,
     print_result,
-    template_text,
 )
 from mcp_rollout.rollout.cli.trace_stats import recorded_schemas
 from mcp_rollout.rollout.extras import parquet_needed
-from mcp_rollout.rollout.trace.export import Reproduces, export_sft, ids_path
+from mcp_rollout.rollout.trace.export import export_sft, ids_path
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
 
@@ -36,14 +34,7 @@ def export(
     ] = False,
     where: Where = None,
     min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="With --sft: the model that sampled; trajectories that its template renders otherwise become ids.",
-        ),
-    ] = None,
-    chat_template: ChatTemplateFile = None,
+    ids: Annotated[bool, typer.Option("--ids", help="With --sft: conversations as ids and loss mask, too.")] = False,
     tool_config: ToolConfig = None,
     as_json: AsJson = False,
     environments_dir: EnvironmentsDir = None,
@@ -51,16 +42,14 @@ def export(
     """Write trajectories: those worth imitating, or all as columns. Exit status 1 where there is none."""
     if sft == parquet:
         raise ConfigError("say what to export as", key="--sft", remedy="add --sft or --parquet")
-    template = template_text(tokenizer, chat_template)
     with Traces(directory) as traces:
         if parquet:
             return _export_columns(traces, where, output, as_json=as_json)
         tools = recorded_schemas(traces, tool_config, environments_dir)
-        check = {} if tokenizer is None else {"reproduces": _template_check(tokenizer, template)}
         records = read_run_records(directory)
         text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
         chosen = traces.traces(where=where)
-        exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, text_only=text_only, **check)
+        exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, ids_only=ids, text_only=text_only)
     as_ids = f"; {ids_path(output)}: {exported.as_ids} trajectories as ids" if exported.as_ids else ""
     text = f"{output}: {exported.rows} conversations{as_ids}; {exported.left_out} trajectories left out"
     if exported.without_ids:
@@ -81,14 +70,3 @@ def _export_columns(traces: Traces, where: str | None, output: Path, *, as_json:
         raise not_written(error, output, "-o") from error
     print_result({"path": str(output), "rows": rows}, f"{output}: {rows} trajectories", as_json=as_json)
     return int(rows == 0)
-
-
-def _template_check(model: str, chat_template: str | None) -> Reproduces:
-    try:
-        from mcp_rollout.rollout.tokens.sft import template_check
-
-        return template_check(model, chat_template=chat_template)
-    except (ImportError, OSError, ValueError) as error:
-        problem = f"cannot be checked with: {str(error).splitlines()[0]}"
-        remedy = "name a model directory with its tokenizer, and install verl"
-        raise ConfigError(problem, file=model, key="--tokenizer", remedy=remedy) from error

@@ -7,7 +7,7 @@ conversation cannot represent.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,6 @@ from mcp_rollout.rollout.types import FinishReason, Message
 
 ToolsByEnvironment = Mapping[str, Sequence[Mapping[str, Any]]]
 """OpenAI-style tool schemas by the name of a run record, or of an environment for traces without one."""
-Reproduces = Callable[[Trace, Mapping[str, Any]], bool]
-"""Compares a trace with the tokens of its conversation, a row of `sft_row`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +44,7 @@ def export_sft(
     *,
     tools: ToolsByEnvironment,
     min_reward: float = 1.0,
-    reproduces: Reproduces = lambda trace, row: True,
+    ids_only: bool = False,
     text_only: Container[str] = (),
 ) -> Exported:
     """Write trajectories as JSON lines: whole conversations to `path`, see `sft_row`, and all others to `ids_path`.
@@ -56,7 +54,7 @@ def export_sft(
 
     Args:
         min_reward: the lowest score of an exported trajectory.
-        reproduces: whether a conversation's rendering has the trace's ids and loss mask; if not, those are exported.
+        ids_only: whether conversations are exported as ids, too.
         text_only: run records of engines that gave text. Their ids are not a model's: only conversations are exported.
 
     Raises:
@@ -69,8 +67,9 @@ def export_sft(
                 left_out += 1
                 continue
             is_text = trace.run in text_only
-            row = sft_row(trace, tools) if is_conversation(trace) and _trains_all(trace) else None
-            if row is not None and (is_text or (not _spells(trace, row) and reproduces(trace, row))):
+            is_whole = not ids_only and is_conversation(trace) and _trains_all(trace)
+            row = sft_row(trace, tools) if is_whole else None
+            if row is not None and (is_text or not _spells(trace, row)):
                 conversations.write(_without_spellings(row))
                 continue
             if is_text:

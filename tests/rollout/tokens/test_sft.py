@@ -51,11 +51,9 @@ async def test_verls_dataset_yields_the_ids_of_the_trace_and_trains_one_newline_
     from transformers import AutoTokenizer
     from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
-    from mcp_rollout.rollout.tokens.sft import template_check
-
     trace, tools = await played(tmp_path / "traces", model, [SHOUT, *ANSWERS])
     file = tmp_path / "sft.jsonl"
-    done = export_sft([trace], file, tools=tools, min_reward=0.0, reproduces=template_check(str(model)))
+    done = export_sft([trace], file, tools=tools, min_reward=0.0)
     assert done == Exported(rows=1, left_out=0) and not ids_path(file).exists()
     pd.DataFrame([{"messages": row["messages"], "tools": row["tools"]} for row in lines(file)]).to_parquet(
         tmp_path / "sft.parquet"
@@ -76,9 +74,6 @@ async def test_verls_dataset_yields_the_ids_of_the_trace_and_trains_one_newline_
 @pytest.mark.parametrize(
     ("script", "options"),
     [
-        # A rendering would have other ids: spaces in the call, two results in one message of the template.
-        (['<tool_call>\n{"name":"shout","arguments":{"text":"plum"}}\n</tool_call>', *ANSWERS], {}),
-        ([hermes.write(calls=[Call(name="shout", arguments={"text": word}) for word in "ab"]), *ANSWERS], {}),
         # A rendering would close the thought, and drop what cannot be read.
         ([SHOUT, f"<think>\n{'Hm. ' * 100}"], {"limits": Limits(response_tokens=5000, tokens_per_turn=40)}),
         (["<tool_call>{</tool_call>", *ANSWERS], {}),
@@ -92,11 +87,9 @@ async def test_verls_dataset_yields_the_ids_of_the_trace_and_trains_one_newline_
 async def test_what_no_conversation_stands_for_is_exported_as_ids_and_mask(
     tmp_path: Path, model: Path, script: list[str], options: dict[str, Any]
 ) -> None:
-    from mcp_rollout.rollout.tokens.sft import template_check
-
     trace, tools = await played(tmp_path / "traces", model, script, **options)
     file = tmp_path / "sft.jsonl"
-    done = export_sft([trace], file, tools=tools, min_reward=0.0, reproduces=template_check(str(model)))
+    done = export_sft([trace], file, tools=tools, min_reward=0.0)
     assert done == Exported(rows=0, left_out=0, as_ids=1) and not file.exists()
     rows = lines(ids_path(file))
     assert [row["input_ids"] for row in rows] == [one.prompt_ids + one.response_ids for one in trace.segments]

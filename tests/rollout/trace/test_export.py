@@ -87,6 +87,9 @@ def test_only_what_is_worth_imitating_is_exported(tmp_path: Path) -> None:
     assert done == Exported(rows=1, left_out=3, as_ids=2)
     assert [row["reward"] for row in exported(tmp_path / "sft.jsonl")] == [0.8]
     assert [row["input_ids"] for row in exported(tmp_path / "sft.ids.jsonl")] == [[1, 1]] * 2
+    assert export_sft([played()], tmp_path / "ids.jsonl", tools=TOOLS, ids_only=True) == Exported(
+        rows=0, left_out=0, as_ids=1
+    )
 
 
 @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.ABORT])
