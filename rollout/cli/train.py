@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -169,14 +170,16 @@ def train(
     prepared = _resumed(out, environment, steps) if resume else None
     if prepared is None:
         _check_place(out, model)
-    own = composed(keys, changes or [])["actor_rollout_ref"]["rollout"]["custom"]["mcp"]["environment"]
+    config = composed(keys, changes or [])
+    own = config["actor_rollout_ref"]["rollout"]["custom"]["mcp"]["environment"]
     overridden(environment, own, key=f"{_MCP}.environment")
     if prepared is None:
         with new_directory(out) as made:
             prepared = _prepare(environment, source, template, model, tool_format, gpus > 0, made)
             _probe(what, source, model, chat_template, prepared, made)
     metrics = next(path for number in count(1) if not (path := out.absolute() / f"steps-{number}.jsonl").exists())
-    arguments = command(keys | _written(out, prepared, steps, metrics), changes or [])
+    keys |= _written(out, prepared, steps, metrics) | _updates(config, prepared.rows)
+    arguments = command(keys, changes or [])
     typer.echo(f"$ {shlex.join(arguments)}", err=not prints)
     if prints:
         return 0
@@ -358,6 +361,14 @@ async def _differences(environment: Environment, lock: Path) -> list[str]:
     async with opened_environment(environment) as gateway:
         entries = lock_entries(gateway.catalogue, environment=environment.name, source=environment.source)
         return compare_locks(read_lock(lock), parse_entries(entries))
+
+
+def _updates(config: Mapping[str, Any], rows: int) -> dict[str, object]:
+    """As many updates of a step as the composed configuration has, with another number of rows."""
+    update = config["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
+    if isinstance(update, str):  # all rows of the step, by reference
+        return {}
+    return {"actor_rollout_ref.actor.ppo_mini_batch_size": max(1, update * rows // config["data"]["train_batch_size"])}
 
 
 def _written(out: Path, prepared: Prepared, steps: int, metrics: Path) -> dict[str, object]:

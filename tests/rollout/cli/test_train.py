@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +21,14 @@ from mcp_rollout.rollout.cli.train_report import Following
 from mcp_rollout.rollout.environment.parquet import read_rows
 from mcp_rollout.rollout.environment.task import Origin, Task
 from mcp_rollout.rollout.trace.record import Trace
-from mcp_rollout.rollout.trace.store import TraceStore
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.verl
 
+COMMAND = Path(sys.executable).with_name("mcp-rollout")
+OWN = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp", "OMP_NUM_THREADS": "1"}
+VOID = "actor_rollout_ref.rollout.custom.mcp.void_batches=0"
 SERVER = """
 from mcp.server import MCPServer
 
@@ -226,3 +232,44 @@ def test_steps_are_followed_as_verl_writes_them(tmp_path: Path) -> None:
         file.write("back\nerror: the tools changed\nanew\n(Worker pid=7) of a process\n")
     following.news()
     assert following.error() == "error: the tools changed\nanew"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_the_printed_command_trains_the_same_and_a_training_goes_on_after_an_interrupt(home: Home) -> None:
+    small = ["data.train_batch_size=2", "actor_rollout_ref.rollout.n=2", "data.max_response_length=64"]
+    done = mcp_rollout("train", "notes.yaml", "--model", "model", "--out", "a", *small, cwd=home.path)
+    assert done.status == 0, done.out + done.err
+    assert "step 2 of 2" in done.err and "held-out rows" in done.out and "python -m verl.model_merger" in done.out
+
+    shutil.copytree(
+        home.path / "a", home.path / "b", ignore=shutil.ignore_patterns("traces", "global_step_*", "latest*")
+    )
+    (command,) = [line.removeprefix("$ ") for line in done.err.splitlines() if line.startswith("$ ")]
+    words = shlex.split(command.replace(str(home.path / "a"), str(home.path / "b")))
+    by_hand = subprocess.run(words, cwd=home.path, env=os.environ | OWN, capture_output=True, text=True, check=False)
+    assert by_hand.returncode == 0, by_hand.stdout[-4000:] + by_hand.stderr[-4000:]
+    assert len(ids(home.path / "a")) == 2 * 2 * 2 and ids(home.path / "a") == ids(home.path / "b")
+
+    going_on = [COMMAND, "train", "notes.yaml", "--model", "model", "--out", "a", "--resume", "--steps", "30", *small]
+    with subprocess.Popen(
+        [*going_on, VOID], cwd=home.path, env=os.environ | OWN, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step 3 of 30"):
+                process.send_signal(signal.SIGINT)
+                break
+        said = process.stderr.read()
+    assert process.returncode == 130 and "interrupted: the checkpoint of step 2 is kept" in said
+    left = subprocess.run(["pgrep", "-f", str(home.path / "a")], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+
+
+def ids(directory: Path) -> dict[tuple[object, ...], list[int]]:
+    """The ids of each trained trajectory, by step, task and sample."""
+    return {
+        (trace.origin.step, trace.task.task, trace.origin.sample): trace.segments[-1].ids
+        for trace in read_traces(directory / "traces")
+        if not trace.origin.validate_
+    }

@@ -64,7 +64,7 @@ def test_given_keys_go_above_the_files_own(given: dict[str, Any], changed: dict[
     [
         ({"limts": {}}, "limts", "did you mean 'limits'"),
         ({"limits": {"wall_clok_s": 1}}, "limits.wall_clok_s", "did you mean 'wall_clock_s'"),
-        ({"servers": {"s": {"factory": "c:d"}}}, "servers", "change it in the file"),
+        ({"servers": {"s": {"factory": "c:d"}}}, "servers", "change it in e.yaml"),
         ({"strategy": {"single_turn": {"history_tokens": 99}}}, "strategy.single_turn", "the strategy is tree"),
         ({"strategy": {"use": "chain", "tree": {"roots": 4}}}, "strategy.tree", "the strategy is chain"),
         ({"filters": {"void": {"action": "mask"}}}, "filters.void", "`action: mask` does not use"),
@@ -76,8 +76,8 @@ def test_given_keys_go_above_the_files_own(given: dict[str, Any], changed: dict[
         ({"agent": {"use": None, "with": {"x": 1}}}, "agent.use", "missing key"),
     ],
 )
-def test_what_a_file_may_not_have_is_refused_with_file_key_and_remedy(given: Any, key: str, said: str) -> None:
+def test_what_a_file_may_not_have_is_refused_with_key_and_remedy(given: Any, key: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         overridden(Environment.model_validate(FILE), given, key="KEY")
-    assert caught.value.key == f"KEY.{key}".removesuffix(".") and str(caught.value).startswith("e.yaml: KEY")
+    assert caught.value.key == f"KEY.{key}".removesuffix(".") and str(caught.value).startswith("KEY")
     assert said in str(caught.value)
