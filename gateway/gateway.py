@@ -16,7 +16,6 @@ from mcp_rollout.gateway.cassette.replaying import Missing, Replay, ReplayedLeas
 from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, hidden_in
 from mcp_rollout.gateway.catalogue.names import expose, policy_tools
 from mcp_rollout.gateway.catalogue.overrides import select_tools
-from mcp_rollout.gateway.catalogue.resource_tools import made_tool, resource_tools
 from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.connection.answerers import check_elicitation
 from mcp_rollout.gateway.connection.connection import Connection
@@ -173,13 +172,16 @@ class Gateway:
         warn_of_definitions(self._log, opened)
         warn_of_hidden_text(self._log, self.hidden_text)
         await anyio.lowlevel.checkpoint()  # with thousands of tools, all of this at once would hold the event loop
-        chosen = {server: self._chosen(server, connection) for server, connection in opened.items()}
+        chosen = {
+            server: select_tools(server, self.config.servers[server], connection.tools)
+            for server, connection in opened.items()
+        }
         await anyio.lowlevel.checkpoint()
         check_elicitation(self.config, chosen)
         prefixed = [server for server, entry in self.config.servers.items() if entry.tools.prefix]
         self._offer(expose(chosen, prefixed=prefixed))
         for server, connection in opened.items():
-            names = {tool.name for tool in self.catalogue[server] if tool.resource_kind is None}
+            names = {tool.name for tool in self.catalogue[server]}
             await self._openings.watch.publish(server, [tool for tool in connection.tools if tool.name in names])
 
     def _offer(self, catalogue: Mapping[str, tuple[ToolDefinition, ...]]) -> None:
@@ -192,11 +194,6 @@ class Gateway:
         self.malformed = MappingProxyType({server: each.malformed for server, each in found.items()})
         hidden = {server: await hidden_in(each.tools, each.instructions) for server, each in found.items()}
         self.hidden_text = MappingProxyType(hidden)
-
-    def _chosen(self, server: str, connection: Connection) -> tuple[ToolDefinition, ...]:
-        config, own = self.config.servers[server], {tool.name for tool in connection.tools}
-        chosen = select_tools(server, config, connection.tools)
-        return chosen + resource_tools(server, config, has=connection.resource_kinds, taken=own)
 
     @property
     def connections(self) -> Collection[Connection]:
@@ -223,10 +220,10 @@ class Gateway:
         return {server: forks.refused for server, forks in self._openings.forks.items() if forks.refused}
 
     async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Read a server's instructions, or one of its resources or prompts, in a separate lease without a reset.
+        """Read a server's resource, or get one of its prompts, in a separate lease without a reset.
 
         Args:
-            name: One of the names in `gateway.catalogue.resource_tools`.
+            name: `READ_RESOURCE` with a `uri`, or `GET_PROMPT` with a `name` and `arguments`.
 
         Raises:
             ConfigError: there is no such server.
@@ -234,10 +231,17 @@ class Gateway:
         """
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
-        tool = made_tool(server, name)
-        request = LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={tool.exposed_name: tool})
-        async with self._lease(request) as session:
-            return await session.call(tool.exposed_name, arguments)
+        tool = ToolDefinition(
+            server=server,
+            name=name,
+            exposed_name=name,
+            description="",
+            input_schema={"type": "object"},
+            read_only=True,
+            is_fetch=True,
+        )
+        async with self._lease(LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={name: tool})) as session:
+            return await session.call(name, arguments)
 
     def lease(
         self,

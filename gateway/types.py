@@ -75,22 +75,7 @@ class Role(StrEnum):
     EXPERT = "expert"  # (task, seed) -> {turns: [{thinking?, content?, calls?: [{name, arguments}]}]}
 
 
-class ResourceKind(StrEnum):
-    """What a server may have besides tools; the gateway can make resource tools of it."""
-
-    INSTRUCTIONS = "instructions"
-    RESOURCES = "resources"
-    PROMPTS = "prompts"
-
-
-GET_INSTRUCTIONS, LIST_RESOURCES, READ_RESOURCE, LIST_PROMPTS, GET_PROMPT = (
-    "instructions/get",
-    "resources/list",
-    "resources/read",
-    "prompts/list",
-    "prompts/get",
-)
-"""Internal names of resource tools; the policy sees `server__get_instructions` and so on."""
+READ_RESOURCE, GET_PROMPT = "resources/read", "prompts/get"
 
 
 def canonical_json(value: Any) -> str:
@@ -120,8 +105,8 @@ class ToolDefinition:
     """Arguments that the gateway adds to each call; `input_schema` does not have them."""
     full_schema: dict[str, Any] | None = None
     """The server's schema if `fixed` removed something from it; the arguments as sent have to fit this one."""
-    resource_kind: ResourceKind | None = None
-    """Set for a resource tool, which the gateway made; None for a server's own tool."""
+    is_fetch: bool = False
+    """Whether it is one of `Gateway.fetch`, and no tool of the server's."""
 
     @property
     def audience(self) -> Audience:

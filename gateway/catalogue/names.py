@@ -33,7 +33,7 @@ def expose(
         ConfigError: even `server__tool` is taken.
     """
     tools = policy_tools(catalogue)
-    with_prefix = {_key(tool) for tool in tools if tool.server in prefixed or tool.resource_kind is not None}
+    with_prefix = {_key(tool) for tool in tools if tool.server in prefixed}
 
     def name(tool: ToolDefinition) -> str:
         return _prefixed(tool) if _key(tool) in with_prefix else tool.exposed_name
@@ -59,8 +59,8 @@ def _sharing(tools: Collection[ToolDefinition], name: Callable[[ToolDefinition],
     return [tool for tool in tools if counts[name(tool)] > 1]
 
 
-def _key(tool: ToolDefinition) -> tuple[str, str, bool]:
-    return tool.server, tool.name, tool.resource_kind is not None
+def _key(tool: ToolDefinition) -> tuple[str, str]:
+    return tool.server, tool.name
 
 
 def _prefixed(tool: ToolDefinition) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
 from mcp_rollout.gateway.errors import InvalidValue, InvalidValues
-from mcp_rollout.gateway.types import ResourceKind
 
 
 class ToolOverride(BaseModel):
@@ -53,8 +52,6 @@ class ToolSelection(BaseModel):
     """Whether these tools are always `server__tool`; otherwise only where two servers share a name."""
     change: dict[str, ToolOverride] = {}
     """By name or glob; if several match a tool, later ones win."""
-    offer: frozenset[ResourceKind] = frozenset()
-    """Kinds of resource tools to add, always with the prefix."""
 
     _written: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 

@@ -82,8 +82,6 @@ class Calls:
         self.deadlines: Callable[[float], Deadlines] = cache(Deadlines)
         """By the seconds that a call may take, of which a configuration has few."""
         self.session: ClientSession | None = None
-        self.instructions = ""
-        """The server's instructions, which one of the resource tools returns."""
         self.on_timeout: Callable[[], None] = lambda: None
         """Called for each call that was not answered in time."""
         self.answers = 0
@@ -122,13 +120,10 @@ class Calls:
         failed: Exception | None = None
         with Deadline(self.deadlines(call.timeout_s)) as in_flight.deadline:
             try:
-                if tool.resource_kind is None:
-                    answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
+                if tool.is_fetch:
+                    answer = await fetch(session, tool.name, call.arguments, meta=meta)
                 else:
-                    bound = self._config.max_message_bytes
-                    answer = await fetch(
-                        session, tool.name, call.arguments, instructions=self.instructions, meta=meta, most_bytes=bound
-                    )
+                    answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
             # An answerer's failure outranks what the server then made of it.
             except MCP_FAILURES as error:
                 if in_flight.broken is not None:

@@ -38,7 +38,7 @@ from mcp_rollout.gateway.server_events import RequestKind
 from mcp_rollout.gateway.transport.delivery import DELIVERY
 from mcp_rollout.gateway.transport.link import Link
 from mcp_rollout.gateway.transport.negotiated import NegotiatedProtocol, Target
-from mcp_rollout.gateway.types import LEASE_EXTENSION, ResourceKind, ServerIdentity, ToolDefinition, ToolResult
+from mcp_rollout.gateway.types import LEASE_EXTENSION, ServerIdentity, ToolDefinition, ToolResult
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,6 @@ class Connection:
     """Names of tools whose definitions contain a secret of the server's entry."""
     instructions: str = field(default="", init=False)
     identity: ServerIdentity = field(default_factory=ServerIdentity, init=False)
-    resource_kinds: frozenset[ResourceKind] = field(default=frozenset(), init=False)
     """What the server has besides tools."""
     capabilities: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
     """The server's own, as it declared them."""
@@ -353,17 +352,11 @@ class Connection:
         self.tools_with_secrets = tuple(
             self.redactor.text(tool.name) for tool in self.tools if self.redactor.leaks(tool)
         )
-        self.instructions = self._calls.instructions = self.redactor.text(client.instructions or "")
+        self.instructions = self.redactor.text(client.instructions or "")
         self.identity = identity_of(client, self.redactor.text)
         if self.relays:
             declared = client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
             self.capabilities = self.redactor.json(declared)
-        has = {
-            ResourceKind.INSTRUCTIONS: self.instructions,
-            ResourceKind.RESOURCES: client.server_capabilities.resources,
-            ResourceKind.PROMPTS: client.server_capabilities.prompts,
-        }
-        self.resource_kinds = frozenset(offer for offer, found in has.items() if found)
 
     async def _list(self, session: ClientSession) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
         roles = {name: role for role, name in self.config.roles.items()}

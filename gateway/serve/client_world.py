@@ -80,7 +80,7 @@ class WorldRequest(Relay):
         if not isinstance(arguments, dict):
             raise ErrorAnswer({"code": INVALID_PARAMS, "message": "arguments must be an object"})
         given = cast("Json", arguments)
-        if not self._client.relays or tool.resource_kind is not None:
+        if not self._client.relays:
             result = await self._session.call(tool.exposed_name, given)
             # Without rewards and states: these are for the trainer whose lease it is.
             return without_own(encoded_result(result, ServerEvents()))

@@ -11,12 +11,12 @@ from anyio import to_thread
 
 from mcp_rollout.gateway.catalogue.hidden_text import find_hidden
 from mcp_rollout.gateway.catalogue.names import Catalogue, policy_tools
-from mcp_rollout.gateway.catalogue.resource_tools import GET_PROMPT, READ_RESOURCE
 from mcp_rollout.gateway.config.pydantic_errors import near
 from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.schemas.arguments import prepare
+from mcp_rollout.gateway.types import GET_PROMPT, READ_RESOURCE
 from mcp_rollout.rollout.environment.config import Environment, SystemPart, TasksConfig
 from mcp_rollout.rollout.environment.harness import ListedTask, list_tasks
 from mcp_rollout.rollout.environment.matching import Match, unusable

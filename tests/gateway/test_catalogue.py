@@ -145,7 +145,6 @@ def test_a_glob_fixes_an_argument_wherever_it_is_one() -> None:
         ({"change": {"read_*": {"name": "open"}}}, "change.read_*: only `fixed` can be given for several tools"),
         ({"change": {"open": {"name": "op en"}}}, "tools.change.open.name"),
         ({"alow": ["x"]}, "did you mean 'allow'?"),
-        ({"offer": ["resource"]}, "'resources'"),
         ({"change": {"open": {"fixed": {"x": "${NO_SUCH}"}}}}, "w.tools.change.open.fixed.x: environment variable"),
         ({"change": {"open": {"fixed": "hunter2"}}}, "w.tools.change.open.fixed"),
     ],
