@@ -13,6 +13,7 @@ import pytest
 from mcp_rollout.gateway.errors import ConfigError
 from mcp_rollout.gateway.types import Content, ContentKind, ToolResult
 from mcp_rollout.rollout.environment.task import Origin, Task
+from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.trace.export import sft_row
 from mcp_rollout.rollout.trace.record import Reward, StopReason, Trace
 from mcp_rollout.rollout.types import Call, Completion, Edit, Parsed
@@ -61,18 +62,22 @@ def test_a_conversation_has_the_tokens_that_a_rollout_of_it_has(rows: Path, mode
     from transformers import AutoTokenizer
 
     from lab.demo.warm_up import read_rows, rendered, tokenize
-    from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
-    from mcp_rollout.rollout.tokens.counting import trajectory_lengths
+    from mcp_rollout.rollout.tokens.verl_builder import load_tokens
 
-    tokenizer, template = AutoTokenizer.from_pretrained(model), ChatTemplate(model)
+    tokenizer, tokens, tools = AutoTokenizer.from_pretrained(model), load_tokens(str(model)), TOOLS["shop"]
     for row in read_rows(rows):
-        conversation = tokenize(tokenizer, rendered(tokenizer, row))
-        rollout = trajectory_lengths(template, played(row["task"]), TOOLS["shop"])
-        assert len(conversation.ids) == rollout.prompt + rollout.response
-        assert sum(conversation.sampled) == sum(rollout.completions)
-        first = conversation.sampled.index(True)
-        assert first == rollout.prompt
-        assert tokenizer.decode(conversation.ids[first:]).startswith("<think>\nI look.\n</think>")
+        conversation, trace = tokenize(tokenizer, rendered(tokenizer, row)), played(row["task"])
+        asked, answered = (
+            tokens.encode_completion(hermes.write(thinking=turn.thinking, content=turn.content, calls=calls))
+            for turn, calls in zip(trace.turns, ([Call(name="look", arguments={"what": row["task"]})], []), strict=True)
+        )
+        prompt = tokens.prompt(trace.messages[:2], tools)
+        context = tokens.completion(prompt, asked).applied_to(prompt)
+        context = tokens.messages(context, trace.messages[:3], trace.messages[3:4], tools).applied_to(context)
+        context = tokens.completion(context, answered).applied_to(context)
+        assert conversation.ids == context
+        assert sum(conversation.sampled) == len(asked) + len(answered)
+        assert conversation.sampled.index(True) == len(prompt)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,10 @@ class Counting:
 
     def template(self) -> ChatTemplate | None:
         """The model's chat template; None where no tokenizer is given. Raises ConfigError: it cannot be read."""
-        text = template_text(self.tokenizer, self.chat_template)
+        if self.tokenizer is None and self.chat_template is not None:
+            remedy = "give --tokenizer"
+            raise ConfigError("nothing is counted without a tokenizer", key="--chat-template", remedy=remedy)
+        text = read_chat_template(self.chat_template, key="--chat-template")
         return None if self.tokenizer is None else ChatTemplate(self.tokenizer, chat_template=text)
 
 
@@ -149,13 +152,6 @@ def load_target(file: str, environments_dir: Path | None, *, all_valid: bool = T
             raise ConfigError("is a directory", file=path, remedy="name a file in it, or an environment") from error
     environment = load_environment(file, environments_dir)
     return Target(config=environment, environment=environment, source=environment.source)
-
-
-def template_text(tokenizer: str | None, chat_template: Path | None) -> str | None:
-    """The text of --chat-template. Raises ConfigError: it cannot be read, or there is no --tokenizer to go with it."""
-    if tokenizer is None and chat_template is not None:
-        raise ConfigError("nothing is counted without a tokenizer", key="--chat-template", remedy="give --tokenizer")
-    return read_chat_template(chat_template, key="--chat-template")
 
 
 def print_json(record: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
 import typer
@@ -14,49 +14,29 @@ from rich.table import Table
 from mcp_rollout.gateway.catalogue.tool_config import read_lock
 from mcp_rollout.rollout.cli.options import (
     AsJson,
-    ChatTemplateFile,
-    EnvironmentsDir,
-    ToolConfig,
     TraceDirectory,
     Where,
     none_found,
     print_json,
-    template_text,
 )
 from mcp_rollout.rollout.cli.output import Console
 from mcp_rollout.rollout.environment.config import Environment, load_environment
-from mcp_rollout.rollout.tokens.chat_template import ChatTemplate
-from mcp_rollout.rollout.tokens.counting import trajectory_lengths
-from mcp_rollout.rollout.trace.entries import Entry
-from mcp_rollout.rollout.trace.export import offered_schemas
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.run_record import TokenIds, read_run_records
-from mcp_rollout.rollout.trace.stats import Stats, measured, statistics_of
+from mcp_rollout.rollout.trace.stats import Stats, statistics_of
 
 
 def stats(
     directory: TraceDirectory,
     where: Where = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Count as this model would (an expert's traces hold bytes).")
-    ] = None,
-    chat_template: ChatTemplateFile = None,
-    tool_config: ToolConfig = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """How long trajectories are, how they end, and which lengths a training run should allow for.
 
     Exit status 1 where no trajectory was played to an end.
     """
-    text = template_text(tokenizer, chat_template)
     with Traces(directory) as traces:
-        if tokenizer is None:
-            entries = traces.entries(where=where)
-        else:
-            schemas = recorded_schemas(traces, tool_config, environments_dir)
-            entries = _counted_as(ChatTemplate(tokenizer, chat_template=text), traces, where, schemas)
-        found = statistics_of(entries)
+        found = statistics_of(traces.entries(where=where))
     if not found.trajectories and not found.withdrawn and not as_json:
         typer.echo(none_found(directory, where), err=True)
         return 1
@@ -65,20 +45,11 @@ def stats(
     else:
         records = read_run_records(directory).values()
         bytes_only = bool(records) and all(record.token_ids is TokenIds.BYTES for record in records)
-        _print_stats(found, tokenizer, bytes_only=bytes_only)
+        _print_stats(found, bytes_only=bytes_only)
     return int(found.trajectories == 0)
 
 
-def _counted_as(template: ChatTemplate, traces: Traces, where: str | None, tools: Schemas) -> Iterator[Entry]:
-    """Entries with lengths in tokens of another model; reads the records."""
-    for entry in traces.entries(where=where):
-        if not entry["withdrawn"]:
-            trace = traces.read(entry)
-            entry = measured(entry, trajectory_lengths(template, trace, offered_schemas(trace, tools)))
-        yield entry
-
-
-def _print_stats(found: Stats, tokenizer: str | None, *, bytes_only: bool) -> None:
+def _print_stats(found: Stats, *, bytes_only: bool) -> None:
     console = Console()
     table = Table("", "mean", "median", "95%", "longest", title=f"{found.trajectories} trajectories")
     for column in table.columns[1:]:
@@ -100,13 +71,10 @@ def _print_stats(found: Stats, tokenizer: str | None, *, bytes_only: bool) -> No
         console.print(f"{found.withdrawn} withdrawn trajectories are left out")
     if found.recommended is None:
         return
-    if tokenizer is None and bytes_only:
-        console.print(
-            "lengths are in bytes: --tokenizer MODEL counts tokens, and recommends lengths for a training run"
-        )
+    if bytes_only:
+        console.print("lengths are in bytes of text: a run with the model itself counts its tokens")
         return
-    counted = "as recorded" if tokenizer is None else f"under {tokenizer}"
-    console.print(f"\nTo allow for such trajectories, in tokens {counted}:")
+    console.print("\nTo allow for such trajectories, in tokens:")
     console.print(f"  data.max_prompt_length={found.recommended.max_prompt_length}")
     console.print(f"  data.max_response_length={found.recommended.max_response_length}")
     own = "++actor_rollout_ref.rollout.custom.mcp.environment.limits.tokens_per_turn"

@@ -13,10 +13,6 @@ from mcp_rollout.rollout.extras import needed
 from mcp_rollout.rollout.types import Message
 
 _STUB: list[Message] = [{"role": "user", "content": "."}]
-_ANSWER: Message = {"role": "assistant", "content": "."}
-_CALL: Message = _ANSWER | {
-    "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}]
-}
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _STAND_IN = "tool_{}_in_this_list"
 """Name of a tool that no prompt mentions by chance."""
@@ -131,10 +127,6 @@ class ChatTemplate:
         """Tokens of a text."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def count_completion(self, text: str) -> int:
-        """Tokens of a completion's text, with the token that ends the turn."""
-        return self.count(text + self._special.get("eos_token", ""))
-
     def count_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> int:
         """Tokens of the opening messages, ready for the first generation. Raises as `render`."""
         return self.count(self.render(messages, tools))
@@ -145,13 +137,6 @@ class ChatTemplate:
             return None
         added = self.count_prompt(_STUB, tools) - self.count_prompt(_STUB)
         return added if added > 0 or not tools else None
-
-    def count_following(self, messages: Sequence[Message]) -> int:
-        """Tokens that tool or user messages after a completion add, the boundary included. Raises as `render`."""
-        before = [*_STUB, _CALL if messages[0]["role"] == "tool" else _ANSWER]
-        # The completion ends with its own token; the template's newline after it belongs to what follows.
-        ended = self.render(before, (), continues=False).rstrip("\n")
-        return self.count(self.render([*before, *messages], ())[len(ended) :])
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, continues: bool = True) -> str:
         """The text of a conversation.

@@ -13,7 +13,6 @@ from math import ceil
 from statistics import fmean
 
 from mcp_rollout.rollout.trace.entries import Entry
-from mcp_rollout.rollout.trace.segment import Lengths
 
 STEP = 128
 """Recommended lengths are multiples of this many tokens."""
@@ -58,15 +57,6 @@ class Stats:
     recommended: Recommendation | None
     marked_turns: dict[str, int]
     """Number of turns by kind of mark, most frequent first."""
-
-
-def measured(entry: Entry, lengths: Lengths) -> Entry:
-    """The entry with lengths in the tokens of another model."""
-    return entry | {
-        "prompt_tokens": lengths.prompt,
-        "response_tokens": lengths.response,
-        "completions": list(lengths.completions),
-    }
 
 
 def statistics_of(entries: Iterable[Entry]) -> Stats:
