@@ -51,7 +51,8 @@ from mcp_rollout.rollout.types import ModelTokens
 from mcp_rollout.rollout.verl.agent_names import registered_agents, unknown_agents
 from mcp_rollout.rollout.verl.custom_reward import check_custom_reward
 from mcp_rollout.rollout.verl.modules import check_names, import_modules
-from mcp_rollout.rollout.verl.refusals import GIVEN, OF_THE_MACHINE, OF_THE_RUN, Run, check_environment
+from mcp_rollout.rollout.verl.refusals import GIVEN, OF_THE_MACHINE, OF_THE_RUN, check_environment
+from mcp_rollout.rollout.verl.refused_run import Run
 from mcp_rollout.rollout.verl.settings import (
     KEY,
     TEMPLATE_KEY,

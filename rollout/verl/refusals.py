@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from verl.plugin.platform import get_platform
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-from mcp_rollout.rollout.environment.config import INCLUDED_CONFIGS, Environment
-from mcp_rollout.rollout.environment.sections import BranchAt, Strategy
+from mcp_rollout.rollout.environment.config import INCLUDED_CONFIGS
+from mcp_rollout.rollout.environment.sections import BranchAt
 from mcp_rollout.rollout.loop.compaction import check_compaction
 from mcp_rollout.rollout.training.refusals import Refusal, refuse
-from mcp_rollout.rollout.training.samples import STRATEGY_KEY, several_samples
+from mcp_rollout.rollout.training.samples import STRATEGY_KEY
 from mcp_rollout.rollout.verl.modules import MODULES_KEY, external_modules, hidden_modules, registered_estimators
+from mcp_rollout.rollout.verl.refused_run import (
+    CORRECTION_KEY,
+    ESTIMATOR_KEY,
+    LOSS_KEY,
+    MODE_KEY,
+    SAMPLER_KEY,
+    WITHOUT_GROUPS,
+    Run,
+)
 from mcp_rollout.rollout.verl.settings import (
     ESTIMATORS,
     KEY,
     TRAINER_MODE,
-    TRAINER_MODES,
     Settings,
     groups_per_update,
     limits_for,
@@ -32,125 +34,15 @@ from mcp_rollout.rollout.verl.settings import (
 
 VERL = "verl 0.9.1"
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
-_MODE_KEY, _ESTIMATOR_KEY, _SAMPLER = "trainer.v1.trainer_mode", "algorithm.adv_estimator", "trainer.v1.sampler"
-_ASYNC = ("colocate_async", "separate_async", *(mode for mode in TRAINER_MODES if mode != TRAINER_MODE))
-_OUR_SAMPLERS, _OUR_TRAINER = "mcp_rollout.rollout.verl.replay_buffer", "mcp_rollout.rollout.verl.trainer"
+_OUR_TRAINER = "mcp_rollout.rollout.verl.trainer"
 _LOCKED = ("sglang", "vllm")
 """Engines with a lock in constraints/, which are also the names of their modules."""
 _LOCKS = INCLUDED_CONFIGS.with_name("constraints")
 """A link to constraints/, whose locks a wheel has too."""
-_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
-"""Estimators without a baseline over the trajectories of a row."""
 _VOTING = ("grpo", *ESTIMATORS)
 """Estimators in which each trajectory has one vote, however many samples it has."""
-_CORRECTION, _LOSS = "algorithm.rollout_correction", f"{_ACTOR}.policy_loss.loss_mode"
 _OF_RATIOS = ("gspo", "cispo")
 """Losses that differ from the plain policy gradient by what they make of a ratio other than 1."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A training run, and one of its environments where a condition is about one."""
-
-    config: DictConfig
-    settings: Settings
-    own_environment: Environment | None = None
-    """With the overrides of `settings`."""
-
-    def __getitem__(self, key: str) -> object:
-        return OmegaConf.select(self.config, key)
-
-    def place(self, key: str) -> tuple[str | None, str]:
-        """The environment's file for keys of its own, unless the run's section overrides what they belong to."""
-        if self.own_environment is None or OmegaConf.select(self.config, key.split(".")[0]) is not None:
-            return None, key
-        if key.split(".")[0] in self.settings.environment:
-            return None, f"{KEY}.environment.{key}"
-        return self.environment.file or None, key
-
-    def words(self, key: str) -> Mapping[str, object]:
-        named = {} if self.own_environment is None else {"environment": self.environment.name}
-        return {"value": self[key], "estimator": self[_ESTIMATOR_KEY], "loss": self[_LOSS], **named}
-
-    @property
-    def environment(self) -> Environment:
-        assert self.own_environment is not None
-        return self.own_environment
-
-    @property
-    def is_v1(self) -> bool:
-        return bool(self.config.trainer.use_v1)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the trainer is one of ours."""
-        return self.is_v1 and self[_MODE_KEY] in TRAINER_MODES
-
-    @property
-    def is_async(self) -> bool:
-        return self.is_v1 and self[_MODE_KEY] in _ASYNC
-
-    @property
-    def has_our_sampler(self) -> bool:
-        """Whether a sampler of ours samples for a trainer mode that it was written for."""
-        is_known = self[_MODE_KEY] in ("sync", TRAINER_MODE, *_ASYNC)
-        return self.is_v1 and is_known and str(self[f"{_SAMPLER}.custom_sampler.path"]).endswith(_OUR_SAMPLERS)
-
-    @property
-    def trains(self) -> bool:
-        return not self.config.trainer.val_only
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether the estimator compares the trajectories of a row; of one that we do not know this is assumed."""
-        return self[_ESTIMATOR_KEY] not in _WITHOUT_GROUPS
-
-    @property
-    def batches_in_flight(self) -> float:
-        """In an asynchronous mode, beside the batch that is waited for."""
-        return self.config.trainer.v1[str(self[_MODE_KEY]).removeprefix("mcp_")].num_warmup_batches
-
-    @property
-    def corrects(self) -> bool:
-        """Whether the loss accounts for tokens that older weights sampled."""
-        correction = self.config.algorithm.rollout_correction
-        return bool(correction.rollout_is or correction.rollout_rs) or self.bypasses
-
-    @property
-    def bypasses(self) -> bool:
-        """Whether the sampled log-probabilities stand for the trainer's."""
-        return bool(self[f"{_CORRECTION}.bypass_mode"])
-
-    @property
-    def updates_once(self) -> bool:
-        """Whether a batch is one update, by weights that have not moved since `old_log_probs`."""
-        actor = self.config.actor_rollout_ref.actor
-        return (
-            not self.is_async and actor.ppo_epochs == 1 and actor.ppo_mini_batch_size >= groups_per_update(self.config)
-        )
-
-    @property
-    def joins_a_cluster(self) -> bool:
-        """Whether Ray finds a running cluster, or has to: then other machines may have what this one lacks."""
-        given = self["ray_kwargs.ray_init.address"] or os.environ.get("RAY_ADDRESS")
-        temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-        # What `ray start` writes and `ray.init` looks for.
-        return self.config.trainer.nnodes > 1 or bool(given) or Path(temporary, "ray", "ray_current_cluster").exists()
-
-    @cached_property
-    def several(self) -> Mapping[str, str]:
-        """What makes several samples of a trajectory, by the key in the environment's file."""
-        return several_samples(self.environment if self.is_v1 else self.environment.as_chain)
-
-    @property
-    def may_be_several(self) -> bool:
-        """Whether what makes several samples makes them of some trajectories only."""
-        return STRATEGY_KEY not in self.several
-
-    @property
-    def grows_a_tree(self) -> bool:
-        return self.is_v1 and self.environment.strategy.use is Strategy.TREE
-
 
 GIVEN: tuple[Refusal[Run], ...] = (
     Refusal(
@@ -189,7 +81,7 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         key=MODULES_KEY,
         when=lambda run: run.is_ours and _OUR_TRAINER not in external_modules(run.config),
         problem=f"does not name {_OUR_TRAINER}, so verl's trainer process does not know our trainer modes",
-        remedy=f"put it before yours, or set {_MODE_KEY}=sync",
+        remedy=f"put it before yours, or set {MODE_KEY}=sync",
     ),
     Refusal(
         key=MODULES_KEY,
@@ -206,26 +98,26 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         seen=VERL,
     ),
     Refusal(
-        key=f"{_SAMPLER}.custom_sampler.name",
+        key=f"{SAMPLER_KEY}.custom_sampler.name",
         when=lambda run: (
             run.has_our_sampler
-            and run[f"{_SAMPLER}.custom_sampler.name"]
+            and run[f"{SAMPLER_KEY}.custom_sampler.name"]
             != ("MCPReplayBufferAsync" if run.is_async else "MCPReplayBuffer")
         ),
         problem="is {value}, which samples as another trainer mode does: old samples and withdrawn groups would stay",
         remedy="MCPReplayBufferAsync in the asynchronous modes, MCPReplayBuffer in the others",
     ),
     Refusal(
-        key=f"{_SAMPLER}.sync_refill_failed_groups",
-        when=lambda run: run.has_our_sampler and run[f"{_SAMPLER}.sync_refill_failed_groups"],
+        key=f"{SAMPLER_KEY}.sync_refill_failed_groups",
+        when=lambda run: run.has_our_sampler and run[f"{SAMPLER_KEY}.sync_refill_failed_groups"],
         problem="is True, and our samplers replace withdrawn groups in the asynchronous modes only",
         remedy="leave it False",
     ),
     Refusal(
-        key=f"{_SAMPLER}.max_off_policy_threshold",
+        key=f"{SAMPLER_KEY}.max_off_policy_threshold",
         when=lambda run: (
             run.is_async
-            and run[f"{_SAMPLER}.max_off_policy_strategy"] == "wait"
+            and run[f"{SAMPLER_KEY}.max_off_policy_strategy"] == "wait"
             and (most := run.config.trainer.v1.sampler.max_off_policy_threshold) is not None
             and most < run.batches_in_flight + 1
         ),
@@ -241,7 +133,7 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         seen=VERL,
     ),
     Refusal(
-        key=f"{_CORRECTION}.rollout_is",
+        key=f"{CORRECTION_KEY}.rollout_is",
         when=lambda run: run.is_async and not run.corrects,
         problem="tokens that older weights sampled are trained on as if the newest had sampled them",
         remedy="set it to token, as recipe=async does",
@@ -249,21 +141,21 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         only_warns=lambda _: True,
     ),
     Refusal(
-        key=f"{_CORRECTION}.bypass_mode",
-        when=lambda run: run.trains and run.bypasses and run[_LOSS] not in ("vanilla", "bypass_mode"),
+        key=f"{CORRECTION_KEY}.bypass_mode",
+        when=lambda run: run.trains and run.bypasses and run[LOSS_KEY] not in ("vanilla", "bypass_mode"),
         problem="is {value} beside the loss {loss}, which verl's v0 trainer then replaces by its own; under v1 its "
         "ratio is to the engine's probabilities, so that its clip acts on how engine and trainer round",
-        remedy=f"leave it False, or set {_LOSS}=vanilla",
+        remedy=f"leave it False, or set {LOSS_KEY}=vanilla",
         seen=VERL,
     ),
     Refusal(
-        key=f"{_CORRECTION}.bypass_mode",
+        key=f"{CORRECTION_KEY}.bypass_mode",
         when=lambda run: (
             run.trains
             and run.is_v1
             and run.bypasses
-            and run[_LOSS] == "vanilla"
-            and (run[f"{_CORRECTION}.rollout_rs"] or run[f"{_CORRECTION}.loss_type"] != "ppo_clip")
+            and run[LOSS_KEY] == "vanilla"
+            and (run[f"{CORRECTION_KEY}.rollout_rs"] or run[f"{CORRECTION_KEY}.loss_type"] != "ppo_clip")
         ),
         problem="is {value}, and verl's v1 trainer then leaves out rollout_rs and loss_type",
         remedy="leave it False to use rollout_rs, or leave both as they are",
@@ -271,7 +163,7 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
     ),
     Refusal(
         key=f"{_ACTOR}.ppo_mini_batch_size",
-        when=lambda run: run.trains and run[_LOSS] in _OF_RATIOS and run.updates_once,
+        when=lambda run: run.trains and run[LOSS_KEY] in _OF_RATIOS and run.updates_once,
         problem="is {value}, which is one update a step: the ratio of {loss} is 1 throughout, and its clip never acts",
         remedy="a quarter of data.train_batch_size, for example; or set ppo_epochs to 2 or more",
         only_warns=lambda _: True,
@@ -298,27 +190,27 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
             run.trains
             and run.has_groups
             and run[f"{_ROLLOUT}.n"] == 1
-            and run[_ESTIMATOR_KEY] in [*AdvantageEstimator, *ESTIMATORS]
+            and run[ESTIMATOR_KEY] in [*AdvantageEstimator, *ESTIMATORS]
         ),
         problem="is 1, and {estimator} compares the trajectories of a group",
-        remedy=f"set it to 2 or more, or {_ESTIMATOR_KEY} to one of {', '.join(_WITHOUT_GROUPS)}",
+        remedy=f"set it to 2 or more, or {ESTIMATOR_KEY} to one of {', '.join(WITHOUT_GROUPS)}",
         seen=VERL,
     ),
     Refusal(
-        key=_ESTIMATOR_KEY,
+        key=ESTIMATOR_KEY,
         when=lambda run: run.has_groups and not run.is_v1,
         problem="{value} compares the trajectories of a group, and under v0 a withdrawn one has a reward of 0",
-        remedy=f"set trainer.use_v1=True, or one of {', '.join(_WITHOUT_GROUPS)}",
+        remedy=f"set trainer.use_v1=True, or one of {', '.join(WITHOUT_GROUPS)}",
     ),
     Refusal(
-        key=_ESTIMATOR_KEY,
-        when=lambda run: run[_ESTIMATOR_KEY] in ESTIMATORS and not run.is_ours,
+        key=ESTIMATOR_KEY,
+        when=lambda run: run[ESTIMATOR_KEY] in ESTIMATORS and not run.is_ours,
         problem="{value} needs columns that verl's own trainers do not read",
-        remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or use grpo",
+        remedy=f"set {MODE_KEY}={TRAINER_MODE}, or use grpo",
     ),
     Refusal(
-        key=_ESTIMATOR_KEY,
-        when=lambda run: run.trains and run[_ESTIMATOR_KEY] == "gae" and not run["critic.enable"],
+        key=ESTIMATOR_KEY,
+        when=lambda run: run.trains and run[ESTIMATOR_KEY] == "gae" and not run["critic.enable"],
         problem="is gae, which needs a critic",
         remedy="set critic.enable=True",
         seen=VERL,
@@ -327,7 +219,7 @@ OF_THE_RUN: tuple[Refusal[Run], ...] = (
         key=f"{KEY}.record_trained",
         when=lambda run: run.settings.record_trained and not run.is_ours,
         problem="is True, and verl's own trainers write no record of what they computed on each token",
-        remedy=f"set {_MODE_KEY}={TRAINER_MODE}, or leave it False",
+        remedy=f"set {MODE_KEY}={TRAINER_MODE}, or leave it False",
     ),
     Refusal(
         key=f"{_ACTOR}.ppo_max_token_len_per_gpu",
@@ -399,7 +291,7 @@ OF_AN_ENVIRONMENT: tuple[Refusal[Run], ...] = (
         remedy="make it smaller than rollout.n, or use chains",
     ),
     Refusal(
-        key=_MODE_KEY,
+        key=MODE_KEY,
         when=lambda run: run.is_v1 and run.several and not run.is_ours,
         problem=f"{{environment}} makes {_SEVERAL}",
         remedy=f"set it to {TRAINER_MODE} or another of ours, which take ppo_epochs steps on all samples",
@@ -417,11 +309,11 @@ OF_AN_ENVIRONMENT: tuple[Refusal[Run], ...] = (
         only_warns=lambda run: run.may_be_several,
     ),
     Refusal(
-        key=_ESTIMATOR_KEY,
+        key=ESTIMATOR_KEY,
         when=lambda run: (
             run.is_v1
             and run.several
-            and (estimator := run[_ESTIMATOR_KEY]) not in _VOTING
+            and (estimator := run[ESTIMATOR_KEY]) not in _VOTING
             and estimator in registered_estimators()  # an unknown one has its own message
         ),
         problem="{value} counts each sample, and {environment} makes several of a trajectory: long ones would decide",

@@ -144,7 +144,7 @@ def base() -> DictConfig:
 
 
 def run_of(changes: Mapping[str, object]) -> Any:
-    from mcp_rollout.rollout.verl.refusals import Run
+    from mcp_rollout.rollout.verl.refused_run import Run
     from mcp_rollout.rollout.verl.settings import Settings
 
     config = base().copy()
@@ -154,7 +154,7 @@ def run_of(changes: Mapping[str, object]) -> Any:
 
 
 def in_environment(file: Path, text: str, changes: Mapping[str, object]) -> Any:
-    from mcp_rollout.rollout.verl.refusals import Run
+    from mcp_rollout.rollout.verl.refused_run import Run
 
     file.write_text(text)
     run = run_of(changes)
