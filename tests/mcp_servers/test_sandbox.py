@@ -208,3 +208,15 @@ SLEEPING = "import time; time.sleep(2.5)\ndef solve(it): return None"
 )
 def test_values_are_equal_only_with_their_types(given: Any, expected: Any, equal: bool):
     assert same(given, expected) is equal
+
+
+async def test_trajectories_run_code_at_the_same_time_without_meeting(players_of: Seats):
+    async with players_of(sandbox.create_server(parallel=2)) as player:
+        one, other = player("a"), player("b")
+        await begin(one)
+        await begin(other)
+        await one.call("run_python", code="open('mine', 'w').write('x')")
+        seen = await other.call("run_python", code="import os; print(os.listdir('.'))")
+        assert seen.content[0].text == "[]\n"
+        await one.call("submit", code=PROBLEM.solution)
+        assert ((await one.score())["score"], (await other.score())["score"]) == (1.0, 0.0)

@@ -106,3 +106,13 @@ async def test_the_collector_looks_at_none_of_a_traces_numbers(tmp_path: Path) -
         assert [gc.is_tracked(each) for each in numbers] == [False] * 5
     trace.open([1, 2])
     assert not gc.is_tracked(trace.context) and not gc.is_tracked(trace.response_ids)
+
+
+async def test_what_is_no_completion_fails_the_trajectory(tmp_path: Path) -> None:
+    class Speaking:
+        async def generate(self, ids: list[int], *, max_tokens: int, turn: int) -> Any:
+            return "Hello."
+
+    trace = await played(Speaking(), tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "engine_error"
+    assert trace.failure.message == "the policy returned str in place of a Completion"

@@ -7,13 +7,15 @@ import anyio
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from worlds import ROLE, play, saying, task
+from worlds import ROLE, environment, opened, play, saying, task
 
+from mcp_rollout.rollout.environment.task import Origin
 from mcp_rollout.rollout.formats import hermes
 from mcp_rollout.rollout.loop.limits import Limits
+from mcp_rollout.rollout.loop.trajectory import roll_out
 from mcp_rollout.rollout.tokens.chatml import IM_END, ByteTokens
 from mcp_rollout.rollout.trace.record import SpanKind, StopReason, Trace
-from mcp_rollout.rollout.trace.store import read_traces
+from mcp_rollout.rollout.trace.store import TraceStore, read_traces
 from mcp_rollout.rollout.types import Call, Completion, Policy
 
 pytestmark = pytest.mark.anyio
@@ -228,3 +230,51 @@ async def test_tools_that_change_with_the_very_last_call_withdraw_the_trajectory
     trace = await play({"world": server}, policy_for, tmp_path, reward={"server": "world"})
     assert trace.stop_reason is StopReason.FAILED and trace.failure is not None
     assert trace.failure.kind == "tools_changed" and "world/add is not listed any more" in trace.failure.message
+
+
+async def test_a_tool_outside_what_is_rendered_cannot_be_called(tmp_path: Path) -> None:
+    made, servers = environment({"counter": counter_server()}), {"counter": counter_server()}
+    async with opened(made, servers) as gateway:
+        shown = [tool.openai_schema() for tool in gateway.catalogue["counter"] if tool.name == "bump"]
+        trace = await roll_out(
+            Trace.begin("t", task(), Origin()),
+            environment=made,
+            gateway=gateway,
+            policy_for=saying(calling(("fail", {})), "Done."),
+            tokens=TOKENS,
+            limits=Limits(response_tokens=20_000),
+            store=TraceStore(tmp_path),
+            tools=shown,
+        )
+    assert trace.turns[0].tools[0].text == "Unknown tool 'fail'. Available tools: bump"
+
+
+async def test_rewards_too_large_to_be_added_withdraw_the_trajectory(tmp_path: Path) -> None:
+    server = MCPServer("judge", log_level="ERROR")
+
+    @server.tool(name="score", meta={ROLE: "score"}, structured_output=False)
+    async def judge(messages: list[dict[str, Any]]) -> str:
+        return '{"score": 1.7e308, "parts": {"more": 1.7e308}}'
+
+    reward = {"server": "judge", "parts": ["more"], "weights": {"score": 1.0, "more": 1.0}}
+    trace = await play({"judge": server}, saying("Hi."), tmp_path, reward=reward)
+    assert trace.failure is not None and trace.failure.kind == "harness_error"
+    assert "the reward is not a finite number" in trace.failure.message
+
+
+async def test_a_cancelled_trajectory_leaves_its_record(tmp_path: Path) -> None:
+    server, begun = counter_server(), anyio.Event()
+
+    @server.tool()
+    async def hang() -> str:
+        """Never returns."""
+        begun.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(play, {"counter": server}, saying(calling(("hang", {}))), tmp_path)
+        await begun.wait()
+        tasks.cancel_scope.cancel()
+    (trace,) = read_traces(tmp_path)
+    assert trace.failure is not None and trace.failure.kind == "cancelled" and len(trace.turns) == 1

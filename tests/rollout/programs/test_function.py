@@ -281,5 +281,21 @@ async def test_a_request_has_a_longest_body(tmp_path: Path, monkeypatch: pytest.
     assert told.SEEN == [(400, "the request has more than 4096 bytes")]
 
 
+async def test_an_answer_beside_the_conversation_is_no_longer_than_a_sample_may_be(tmp_path: Path) -> None:
+    own = {"use": "told:compacting", "arguments": {"ask": "Summarise these notes. " * 40}}
+    texts = [THREE[0], "Plums", SUMMARY, note(), "Done."]
+
+    async def within(tokens: int) -> told.Played:
+        limits = Limits(prompt_tokens=600, response_tokens=tokens - 600)
+        return await played(tmp_path / str(tokens), texts, agent=agent(own), limits=limits)
+
+    read, said = (await within(10_000)).engine.log[2]
+    made = await within(len(read) + len(said) - 3)
+    assert made.engine.log[2] == (read, said[:-3]) and len(made.trace.segments) == 1
+    made = await within(len(read))
+    assert made.trace.failure is None and made.trace.stop_reason is StopReason.TOKEN_LIMIT
+    assert len(made.engine.log) == 2 and len(made.trace.segments) == 1 and made.trace.reward is not None
+
+
 def agent(own: dict[str, Any]) -> dict[str, Any]:
     return {"use": "mcp_rollout.rollout.programs.program:Function", "with": own}
