@@ -9,10 +9,8 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from mcp_rollout.gateway.catalogue.hidden_text import plain
@@ -40,45 +38,29 @@ def line_of(activity: Activity, *, total: int | None = None, done: int | None = 
     """
     finished = activity.finished if done is None else done
     parts = [f"{finished}{f' of {total}' if total is not None else ''} done, {activity.in_flight} in flight"]
-    parts += [f"{name}: {text}" for name, text in fields_of(activity)]
-    return "; ".join(parts)
-
-
-def fields_of(activity: Activity) -> list[tuple[str, str]]:
-    """What is shown beside the counts of trajectories."""
-    rates, shown = activity.rates, list[tuple[str, str]]()
-    shown.append(("per second", f"{rates.turns:.1f} turns, {rates.calls:.1f} calls, {rates.tokens:.0f} tokens"))
+    rates = activity.rates
+    parts.append(f"per second: {rates.turns:.1f} turns, {rates.calls:.1f} calls, {rates.tokens:.0f} tokens")
     if (mean := activity.rewards.mean) is not None:
-        shown.append(("reward", f"{mean:.3f}"))
+        parts.append(f"reward: {mean:.3f}")
     for step, rewards in activity.steps.items():
-        shown.append((f"step {step}", f"{rewards.mean or 0:.3f} ({rewards.count})"))
+        parts.append(f"step {step}: {rewards.mean or 0:.3f} ({rewards.count})")
     for name, counts in (("failed", activity.failed), ("call errors", activity.errors)):
         if counts:
             most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             rest = f", {len(most) - _KINDS} more kinds" if len(most) > _KINDS else ""
-            shown.append((name, ", ".join(f"{count} {kind}" for kind, count in most[:_KINDS]) + rest))
+            parts.append(f"{name}: " + ", ".join(f"{count} {kind}" for kind, count in most[:_KINDS]) + rest)
     if (slowest := activity.slowest) is not None:
         server, times = slowest
-        shown.append(("slowest server", f"{server} {times.mean_s:.3f} s a call, at most {times.slowest_s:.3f} s"))
+        parts.append(f"slowest server: {server} {times.mean_s:.3f} s a call, at most {times.slowest_s:.3f} s")
     if (oldest := activity.oldest) is not None:
-        shown.append(
-            ("longest", f"{plain(oldest.task)} {oldest.elapsed_s:.0f} s, {oldest.turns} turns ({oldest.id[:12]})")
-        )
-    return shown
+        doing = f"{plain(oldest.task)} {oldest.elapsed_s:.0f} s, {oldest.turns} turns ({oldest.id[:12]})"
+        parts.append(f"longest: {doing}")
+    return "; ".join(parts)
 
 
-def panel_of(label: str, activity: Activity, *, total: int | None = None, done: int | None = None) -> Group:
-    """The same for a terminal."""
-    finished = activity.finished if done is None else done
-    head = Table.grid(padding=(0, 1))
-    counts = f"{finished}/{total}" if total is not None else str(finished)
-    bar = ProgressBar(total=total, completed=finished, width=30) if total is not None else ""
-    # What servers wrote, such as the names of tasks, is text: no markup of it is read.
-    head.add_row(Text(label), bar, Text(f"{counts} done, {activity.in_flight} in flight"))
-    body = Table.grid(padding=(0, 2))
-    for name, text in fields_of(activity):
-        body.add_row(Text(name, style="dim"), Text(text))
-    return Group(head, body)
+def _folded(line: str) -> Text:
+    """A line for a terminal: its parts below each other. What servers wrote is text: no markup of it is read."""
+    return Text(line.replace("; ", "\n  "))
 
 
 @asynccontextmanager
@@ -93,15 +75,11 @@ async def shown_live(
         every_s: seconds between plain lines; a terminal is refreshed every `REFRESH_S`.
     """
 
-    def panel() -> RenderableType:
-        now = activity()
-        return panel_of(label, now, total=total, done=earlier + now.finished)
-
     def line() -> str:
         now = activity()
         return f"{label}: {line_of(now, total=total, done=earlier + now.finished)}"
 
-    async with shown(panel, line, every_s=every_s):
+    async with shown(lambda: _folded(line()), line, every_s=every_s):
         yield
 
 
@@ -175,7 +153,7 @@ def watch(
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 activity, at_work = watched(directory)
-                live.update(panel_of(_label(at_work), activity), refresh=True)
+                live.update(_folded(f"{_label(at_work)}: {line_of(activity)}"), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return 0

@@ -40,9 +40,6 @@ Where = Annotated[
     str | None,
     typer.Option(metavar="EXPRESSION", help='SQL over the columns of `trace ls`: "reward < 0.5 and turns > 3".'),
 ]
-ToolConfig = Annotated[
-    Path | None, typer.Option(help="The lock with the tools' schemas; by default the servers are asked.")
-]
 INTERRUPTED = 130
 """Exit status after SIGINT, as in shells."""
 _UNWRAPPED = 1000

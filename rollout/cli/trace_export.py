@@ -12,13 +12,10 @@ from mcp_rollout.gateway.errors import ConfigError, not_written
 from mcp_rollout.gateway.private_files import make_private
 from mcp_rollout.rollout.cli.options import (
     AsJson,
-    EnvironmentsDir,
-    ToolConfig,
     TraceDirectory,
     Where,
     print_result,
 )
-from mcp_rollout.rollout.cli.trace_stats import recorded_schemas
 from mcp_rollout.rollout.extras import parquet_needed
 from mcp_rollout.rollout.trace.export import export_sft, ids_path
 from mcp_rollout.rollout.trace.reader import Traces
@@ -35,9 +32,7 @@ def export(
     where: Where = None,
     min_reward: Annotated[float, typer.Option(help="With --sft: leave out trajectories that scored less.")] = 1.0,
     ids: Annotated[bool, typer.Option("--ids", help="With --sft: conversations as ids and loss mask, too.")] = False,
-    tool_config: ToolConfig = None,
     as_json: AsJson = False,
-    environments_dir: EnvironmentsDir = None,
 ) -> int:
     """Write trajectories: those worth imitating, or all as columns. Exit status 1 where there is none."""
     if sft == parquet:
@@ -45,8 +40,8 @@ def export(
     with Traces(directory) as traces:
         if parquet:
             return _export_columns(traces, where, output, as_json=as_json)
-        tools = recorded_schemas(traces, tool_config, environments_dir)
         records = read_run_records(directory)
+        tools = {name: record.tools for name, record in records.items()}
         text_only = {name for name, record in records.items() if record.token_ids is TokenIds.BYTES}
         chosen = traces.traces(where=where)
         exported = export_sft(chosen, output, tools=tools, min_reward=min_reward, ids_only=ids, text_only=text_only)
