@@ -13,12 +13,15 @@ from mcp_rollout.gateway.types import CallFault
 from mcp_rollout.rollout.environment.config import Environment
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.formats import hermes
+from mcp_rollout.rollout.loop.limits import Limits
 from mcp_rollout.rollout.tokens.chatml import ByteTokens
 from mcp_rollout.rollout.trace.record import StopReason
 from mcp_rollout.rollout.types import Call
 
 pytestmark = pytest.mark.anyio
 OPEN = hermes.write(calls=[Call(name="open_door", arguments={})])
+
+LOOK = hermes.write(calls=[Call(name="look", arguments={})])
 
 
 def house() -> MCPServer:
@@ -82,3 +85,16 @@ async def test_rows_have_the_tools_of_their_task_by_exposed_names() -> None:
     assert {(row.tools, row.later_tools) for row in rows} == {(("house__look",), ("house__open_door",))}
     assert rows[0].callable_tools == ("house__look", "house__open_door")
     assert rows[0].shows("house__look") and not rows[0].shows("house__open_door")
+
+
+async def test_a_user_message_takes_at_most_so_many_turns(tmp_path: Path) -> None:
+    limits = Limits(response_tokens=100_000, assistant_turns=20, turns_per_user_message=3)
+    kept, broken = [LOOK, LOOK, "one", LOOK, LOOK, "two", "three"], [LOOK, LOOK, "one", LOOK, LOOK, LOOK, "two"]
+    traces = [
+        await play({"house": house()}, saying(*said), tmp_path, limits=limits, user={"server": "house"})
+        for said in (kept, broken)
+    ]
+    assert [(len(trace.turns), trace.stop_reason) for trace in traces] == [
+        (7, StopReason.USER_DONE),
+        (6, StopReason.TURN_LIMIT),
+    ]

@@ -105,3 +105,10 @@ async def test_a_world_that_cannot_be_prepared_withdraws_the_trajectory(
 
 def test_an_environment_rewards_by_solved_alone() -> None:
     check_rewarded(environment({"notes": notes_server()}, reward=SOLVED))
+
+
+async def test_a_world_that_is_rolled_out_again_is_prepared_again(tmp_path: Path) -> None:
+    trace = await played(tmp_path, DONE, setup=[write("a", "one")])
+    trace.fail("world_lost", "gone")
+    trace.begin_again("next")
+    assert trace.setup == [] and trace.checks == [] and trace.task.setup
