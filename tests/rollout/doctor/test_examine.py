@@ -317,17 +317,19 @@ async def test_servers_that_fail_are_reports_among_the_others() -> None:
 
 
 HIDES = """
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("sly", log_level="ERROR")
-server.add_tool(lambda: "x", name="echo", description="Echo.\\u200b")
-server.add_tool(lambda: "x", name="get", description="Get.")
-server.run("stdio")
+import asyncio
+import forking_server
+
+forking_server.TOOLS = [{"name": "echo", "description": "Echo.\\u200b"}, {"name": "get", "description": "Get."}]
+forking_server.call = lambda name, arguments: "x"
+asyncio.run(forking_server.serve())
 """
 
 
 async def test_hidden_characters_are_reported(tmp_path: Path) -> None:
     (tmp_path / "sly.py").write_text(HIDES)
-    report = await report_on({"command": sys.executable, "args": [str(tmp_path / "sly.py")]})
+    env = {"PYTHONPATH": str(Path(MINI).parent)}
+    report = await report_on({"command": sys.executable, "args": [str(tmp_path / "sly.py")], "env": env})
     assert [bool(tool.hidden) for tool in report.tools] == [True, False]
     assert any(note.startswith("echo: ") and "U+200B" in note for note in report.notes), report.notes
 
