@@ -46,21 +46,31 @@ from verl.workers.rollout.base import _ROLLOUT_REGISTRY, get_rollout_class
 from verl.workers.rollout.replica import get_rollout_replica_class
 import torch.distributed as dist
 
-print(get_device_name())
-print(get_rollout_replica_class("transformers_cpu").__name__, get_rollout_class("transformers_cpu").__name__)
-print(_ROLLOUT_REGISTRY["sglang", "async"], "sglang" in sys.modules)
-print(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
+def say(*words):
+    print("REGISTERED", *words)
+
+say(get_device_name())
+say(get_rollout_replica_class("transformers_cpu").__name__, get_rollout_class("transformers_cpu").__name__)
+say(_ROLLOUT_REGISTRY["sglang", "async"], "sglang" in sys.modules)
+say(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
 initialize_global_process_group_ray(timeout_second=None)
-print(dist.get_backend())
+say(dist.get_backend())
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("first", [pytest.param("verl", marks=pytest.mark.full), "mcp_rollout.rollout.verl_cpu.server"])
-def test_importing_verl_prepares_it_whichever_is_imported_first(first: str) -> None:
+@pytest.fixture(
+    scope="module", params=[pytest.param("verl", marks=pytest.mark.full), "mcp_rollout.rollout.verl_cpu.server"]
+)
+def printed(request: pytest.FixtureRequest) -> list[str]:
+    """By lines, what a process says of all that follows, which has imported this first: the imports take 12 s."""
     given = {"DIST_INIT_METHOD": "tcp://127.0.0.1:0", "RANK": "0", "VERL_USE_EXTERNAL_MODULES": MODULES}
-    found = python(REGISTERED.format(first=first), **given)
-    assert found.splitlines()[-5:] == [
+    support = str(Path(__file__).parents[2] / "support")
+    return python(REGISTERED.format(first=request.param) + REFERENCE + MOVED, PYTHONPATH=support, **given).splitlines()
+
+
+def test_importing_verl_prepares_it_whichever_is_imported_first(printed: list[str]) -> None:
+    assert [line.removeprefix("REGISTERED ") for line in printed if line.startswith("REGISTERED ")] == [
         "cpu",
         "TransformersReplica TransformersAdapter",
         "mcp_rollout.rollout.verl_cpu.sglang_replica.SGLangCPUAdapter False",
@@ -159,10 +169,8 @@ dist.destroy_process_group()
 """
 
 
-def test_actor_and_reference_are_one_before_the_first_update_in_each_recipe_for_a_cpu() -> None:
+def test_actor_and_reference_are_one_before_the_first_update_in_each_recipe_for_a_cpu(printed: list[str]) -> None:
     """verl's own workers, whose columns share a field of the queue: it refuses a second type."""
-    support = str(Path(__file__).parents[2] / "support")
-    printed = python(REFERENCE, PYTHONPATH=support).splitlines()
     assert [line for line in printed if line.startswith("REFERENCE")] == [
         f"REFERENCE {engine} torch.float32 True" for engine in ("cpu", "cpu_135m", "sglang_cpu")
     ]
@@ -178,11 +186,11 @@ from mcp_rollout.rollout.verl_cpu.platform import UnsupportedVerl, register
 try:
     register()
 except UnsupportedVerl as error:
-    print(error)
+    print("MOVED", str(error).replace("\\n", " "))
 """
 
 
-def test_a_verl_that_has_moved_is_named_in_the_error() -> None:
-    message = python(MOVED)
+def test_a_verl_that_has_moved_is_named_in_the_error(printed: list[str]) -> None:
+    (message,) = [line for line in printed if line.startswith("MOVED")]
     assert "initialize_global_process_group_ray has another signature" in message
     assert "verl 0.9.1" in message
