@@ -269,7 +269,7 @@ def test_the_printed_command_trains_the_same_and_a_training_goes_on_after_an_int
 def ids(directory: Path) -> dict[tuple[object, ...], list[int]]:
     """The ids of each trained trajectory, by step, task and sample."""
     return {
-        (trace.origin.step, trace.task.task, trace.origin.sample): trace.segments[-1].ids
+        (trace.origin.step, trace.task.task, trace.origin.sample): trace.segments[-1].response_ids
         for trace in read_traces(directory / "traces")
         if not trace.origin.validate_
     }
