@@ -32,6 +32,7 @@ from mcp_rollout.rollout.environment.overrides import overridden
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.environment.sections import BYTES_PER_TOKEN
 from mcp_rollout.rollout.environment.startup import opened_environment
+from mcp_rollout.rollout.environment.task import Task
 from mcp_rollout.rollout.evaluation.play import Job, jobs_of, lengths_for, play_all
 from mcp_rollout.rollout.evaluation.resume import (
     Settings,
@@ -40,7 +41,7 @@ from mcp_rollout.rollout.evaluation.resume import (
     engine_settings,
     evaluation_record,
 )
-from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_rewards, notes_on_trees
+from mcp_rollout.rollout.evaluation.summary import Outcome, note_on_rewards
 from mcp_rollout.rollout.loop.agent import build_agent
 from mcp_rollout.rollout.loop.compaction import check_compaction
 from mcp_rollout.rollout.loop.reward import check_reward
@@ -192,39 +193,22 @@ async def _play(
         runs: dict[str, RunRecord] = {}
         jobs: list[Job] = []
         for environment in environments:
-            gateway = await stack.enter_async_context(
-                opened_environment(environment, record=recorder, replay=replay, hosts=hosts[environment.name])
-            )
-            gateways[environment.name] = gateway
-            tasks = await environment_tasks(environment, gateway, split, sizes.rows)
-            if note := note_on_rewards(environment, tasks):
-                typer.echo(f"note: {note}", err=True)
-            if isinstance(engine, ModelEngine) and tasks:
-                shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
-                engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
+            name = environment.name
+            opened = opened_environment(environment, record=recorder, replay=replay, hosts=hosts[name])
+            gateways[name] = await stack.enter_async_context(opened)
+            tasks = await _tasks(environment, gateways[name], engine, split, sizes.rows)
             jobs += jobs_of(environment, tasks, sizes.samples, engine.name, split)
-            runs[environment.name] = await anyio.to_thread.run_sync(
-                evaluation_record, environment, gateway, options, engine, settings
+            runs[name] = await anyio.to_thread.run_sync(
+                evaluation_record, environment, gateways[name], options, engine, settings
             )
-            kept = {each.run for each in recorded if each.is_done and each.key.environment == environment.name}
-            await anyio.to_thread.run_sync(compare_records, out, kept, runs[environment.name])
+            kept = {each.run for each in recorded if each.is_done and each.key.environment == name}
+            await anyio.to_thread.run_sync(compare_records, out, kept, runs[name])
         tune_collector()
-        done = {outcome.key: outcome for outcome in recorded if outcome.is_done}
-        wanted = {job.key for job in jobs}
-        outcomes = [outcome for key, outcome in done.items() if key in wanted]
+        outcomes, todo = _remaining(jobs, recorded)
         resumed = frozenset(outcome.trace for outcome in outcomes)
-        attempts = Counter(outcome.key for outcome in recorded)
-        todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
-
-        idle: dict[str, IdleWorlds] = {}
         # A cassette records trajectories only, so worlds without a turn can be neither recorded nor replayed.
-        if todo and recorder is None and replay is None:
-            async with shown_steps("worlds without a turn", every_s=progress_every):
-                for environment in environments:
-                    name = environment.name
-                    tasks = [job.task for job in jobs if job.row[0] == name and not job.origin.sample]
-                    idle[name] = await idle_worlds(environment, gateways[name], tasks)
-
+        are_idle_seen = todo and recorder is None and replay is None
+        idle = await _idle(environments, gateways, jobs, progress_every) if are_idle_seen else {}
         rewards = {environment.name: environment.reward for environment in environments}
         evidence: dict[str, list[Evidence]] = {name: [] for name in rewards}
 
@@ -254,7 +238,9 @@ async def _play(
                 seed=options.sampling.seed,
             )
         store.close()
-        notes = [*engine.notes, *notes_on_trees(outcomes, environments)]
+        notes = list(engine.notes)
+        if any(outcome.is_branch for outcome in outcomes):
+            notes.append("leaves of a tree share beginnings, so pass@k is not that of independent samples")
         notes += [f"{name}: {finding}" for name, seen in evidence.items() for finding in findings(seen)]
         return Played(
             engine=engine.name,
@@ -265,6 +251,43 @@ async def _play(
             seconds=time.monotonic() - began,
             counts_bytes=engine.token_ids is not TokenIds.MODEL,
         )
+
+
+async def _tasks(
+    environment: Environment, gateway: Gateway, engine: Engine, split: str, rows: int | None
+) -> list[Task]:
+    """The tasks to play. Raises ConfigError also where the model's chat template does not render them."""
+    tasks = await environment_tasks(environment, gateway, split, rows)
+    if note := note_on_rewards(environment, tasks):
+        typer.echo(f"note: {note}", err=True)
+    if isinstance(engine, ModelEngine) and tasks:
+        shown = [tool.openai_schema() for tool in policy_tools(gateway.catalogue)]
+        engine.check_template(tasks[0], shown, has_user=environment.has_user_messages)
+    return tasks
+
+
+def _remaining(jobs: Sequence[Job], recorded: Sequence[Outcome]) -> tuple[list[Outcome], list[Job]]:
+    """What of the jobs an earlier run has done, and those that are left."""
+    done = {outcome.key: outcome for outcome in recorded if outcome.is_done}
+    wanted = {job.key for job in jobs}
+    attempts = Counter(outcome.key for outcome in recorded)
+    todo = [job.at_attempt(attempts[job.key]) for job in jobs if job.key not in done]
+    return [outcome for key, outcome in done.items() if key in wanted], todo
+
+
+async def _idle(
+    environments: Sequence[Environment], gateways: Mapping[str, Gateway], jobs: Sequence[Job], every_s: float
+) -> dict[str, IdleWorlds]:
+    """Examine the world of each row without a turn."""
+    async with shown_steps("worlds without a turn", every_s=every_s):
+        return {
+            environment.name: await idle_worlds(
+                environment,
+                gateways[environment.name],
+                [job.task for job in jobs if job.row[0] == environment.name and not job.origin.sample],
+            )
+            for environment in environments
+        }
 
 
 def _check(engine: Engine, environments: Sequence[Environment], out: Path, recorded: Sequence[Outcome]) -> None:

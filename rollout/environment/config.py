@@ -43,17 +43,6 @@ INCLUDED_CONFIGS = Path(__file__).parents[1] / "configs"
 DEFAULT_DIRECTORIES = (Path("configs/environments"), INCLUDED_CONFIGS / "environments")
 
 
-class PromptReference(Section):
-    """A prompt of a server, with its arguments."""
-
-    server: str
-    """The server's name."""
-    name: str
-    """The prompt's name."""
-    arguments: dict[str, str] = Field(default_factory=dict)
-    """Passed to the prompt."""
-
-
 class ResourceReference(Section):
     """A resource of a server."""
 
@@ -70,22 +59,19 @@ class SystemPart(Section):
     """A text, as it is."""
     instructions_of: str | None = None
     """A server, whose instructions are taken."""
-    prompt: PromptReference | None = None
-    """A prompt of a server."""
     resource: ResourceReference | None = None
     """A resource of a server."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SystemPart:
         if len(self.model_dump(exclude_none=True)) != 1:
-            raise ValueError("give one of text, instructions_of, prompt and resource; for more make it a list")
+            raise ValueError("give one of text, instructions_of and resource; for more make it a list")
         return self
 
     @property
     def server(self) -> str | None:
         """The server that provides it; None for a text."""
-        found = self.prompt or self.resource
-        return found.server if found else self.instructions_of
+        return self.resource.server if self.resource else self.instructions_of
 
 
 class ServerReference(Section):

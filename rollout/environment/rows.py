@@ -16,7 +16,7 @@ from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.schemas.arguments import prepare
-from mcp_rollout.gateway.types import GET_PROMPT, READ_RESOURCE
+from mcp_rollout.gateway.types import READ_RESOURCE
 from mcp_rollout.rollout.environment.config import Environment, SystemPart, TasksConfig
 from mcp_rollout.rollout.environment.harness import ListedTask, list_tasks
 from mcp_rollout.rollout.environment.matching import Match, unusable
@@ -186,7 +186,7 @@ async def system_message(environment: Environment, gateway: Gateway) -> list[Mes
     """Build the environment's system message, as a list of at most one message.
 
     Raises:
-        ConfigError: a server lacks or refuses the instructions, prompt or resource that a part names.
+        ConfigError: a server lacks or refuses the instructions or resource that a part names.
         GatewayError: the world broke.
     """
     if not environment.system:
@@ -212,15 +212,10 @@ async def _part(environment: Environment, gateway: Gateway, part: SystemPart, ke
             return instructions
         problem = f"server {part.instructions_of!r} gives no instructions"
         raise ConfigError(problem, file=environment.file, key=key, remedy="use a text")
-    if part.prompt is not None:
-        source, what = part.prompt, f"prompt {part.prompt.name!r}"
-        tool, arguments = GET_PROMPT, {"name": part.prompt.name, "arguments": part.prompt.arguments}
-    else:
-        assert part.resource is not None
-        source, what = part.resource, f"resource {part.resource.uri!r}"
-        tool, arguments = READ_RESOURCE, {"uri": part.resource.uri}
-    result = await gateway.fetch(source.server, tool, arguments)
+    assert part.resource is not None
+    source = part.resource
+    result = await gateway.fetch(source.server, READ_RESOURCE, {"uri": source.uri})
     if result.is_error:
-        problem = f"server {source.server!r} refuses {what}: {result.text[:500]}"
+        problem = f"server {source.server!r} refuses resource {source.uri!r}: {result.text[:500]}"
         raise ConfigError(problem, file=environment.file, key=key, remedy="look at what it offers")
     return result.text

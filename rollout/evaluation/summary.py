@@ -1,10 +1,10 @@
-"""The summary of a run's trajectories, with notes on its trees."""
+"""The summary of a run's trajectories."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mcp_rollout.gateway.errors import ConfigError
@@ -64,11 +64,6 @@ class Outcome:
             worlds_lost=worlds_lost(trace),
             is_branch=trace.origin.parent is not None,
         )
-
-    @property
-    def chain_because(self) -> str:
-        """Why a leaf that was to branch is a chain; empty for all others."""
-        return "diverged" if self.strategy.diverged else self.strategy.note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,31 +165,6 @@ def note_on_rewards(environment: Environment, tasks: Sequence[Task]) -> str | No
         return None
     problem = f"rewards what a row asks for, and {without} of {len(tasks)} rows have neither an answer nor checks: 0"
     return _note(environment, problem, key="reward.weights.solved", remedy="give each row its `answer` or `check`")
-
-
-def notes_on_trees(outcomes: Sequence[Outcome], environments: Iterable[Environment]) -> list[str]:
-    """Notes on a run that has ended, by environment: leaves that are chains, and shared samples."""
-    notes: list[str] = []
-    for environment in environments:
-        own = [outcome for outcome in outcomes if outcome.key.environment == environment.name]
-        branches = sum(leaf.is_branch for leaf in own)
-        notes += _chains(environment.name, own, branches)
-        if branches:
-            notes.append(
-                f"{environment.name}: leaves of a tree share beginnings, so pass@k is not that of independent samples"
-            )
-    return notes
-
-
-def _chains(name: str, leaves: Sequence[Outcome], branches: int) -> list[str]:
-    """Why leaves that were to branch are chains, if there are any."""
-    reasons = Counter(leaf.chain_because for leaf in leaves if leaf.chain_because)
-    if not reasons:
-        return []
-    counts = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common())
-    note = f"{name}: {reasons.total()} of {reasons.total() + branches} leaves that were to branch are chains: {counts}"
-    diverged = next((leaf.strategy.diverged for leaf in leaves if leaf.strategy.diverged), "")
-    return [f"{note}; the first that diverged: {diverged}" if diverged else note]
 
 
 def _note(environment: Environment, problem: str, *, key: str, remedy: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +12,6 @@ from mcp_rollout.rollout.trace.trained_segment import digest
 from mcp_rollout.rollout.viewer.finding import Found, Scope, check
 
 MOST_RECORDS = 256
-COPIED_SHARE = 0.25
 _SAMPLE = f"of the last groups, up to {MOST_RECORDS} trajectories"
 
 
@@ -21,8 +20,6 @@ class Compared:
     """What comparing siblings needs of a trajectory."""
 
     entry: Entry
-    ids: bytes
-    """Digest of the first segment."""
     prompt: bytes
     """Digest of the first segment's prompt."""
     calls: tuple[CallSeen, ...]
@@ -39,35 +36,13 @@ def sampled_groups(scope: Scope) -> list[list[Compared]]:
         trace = scope.directory.traces.read(entry)
         first = trace.earlier[0] if trace.earlier else trace
         key = (entry["step"], entry["uid"] or (entry["task"], entry["seed"], entry["row"]))
-        ids, prompt = digest(first.prompt_ids, first.response_ids), digest(first.prompt_ids, [])
-        seen = Compared(entry=entry, ids=ids, prompt=prompt, calls=calls_seen(trace))
-        found[key].append(seen)
+        prompt = digest(first.prompt_ids, [])
+        found[key].append(Compared(entry=entry, prompt=prompt, calls=calls_seen(trace)))
     return list(found.values())
 
 
 def _siblings(scope: Scope) -> list[list[Compared]]:
     return [group for group in scope.sampled(sampled_groups) if len(group) > 1]
-
-
-@check(
-    "Siblings that are copies",
-    threshold=f"{_SAMPLE}, at least {COPIED_SHARE:.0%} have the ids of a sibling",
-)
-def copies(scope: Scope) -> Iterator[Found]:
-    groups = _siblings(scope)
-    copied: list[Entry] = []
-    for group in groups:
-        counts = Counter(each.ids for each in group)
-        copied += [each.entry for each in group if counts[each.ids] > 1]
-    read = sum(map(len, groups))
-    if not read or len(copied) < COPIED_SHARE * read:
-        return
-    different = {(entry["step"], entry["uid"], entry["row"]): entry for entry in reversed(copied)}
-    yield Found(
-        detail=f"{len(copied):,} of {read:,} trajectories have the same ids as a sibling: they add no spread.",
-        groups=[scope.group("one of each group", list(different.values())[:3], view={"tab": "siblings"})],
-        weight="note",
-    )
 
 
 @check(
@@ -105,5 +80,5 @@ def different_prompts(scope: Scope) -> Iterator[Found]:
     )
 
 
-CHECKS = (copies, different_prompts, drift)
+CHECKS = (different_prompts, drift)
 """In the order of a report."""

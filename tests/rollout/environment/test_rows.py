@@ -23,11 +23,6 @@ def prices() -> str:
     return "Plum: 1."
 
 
-@SERVERS["shop"].prompt()
-def manners(tone: str) -> str:
-    return f"Be {tone}."
-
-
 @SERVERS["shop"].tool(meta={"mcp-rollout/role": "tasks"})
 def tasks(split: str, limit: int) -> dict[str, Any]:
     """Tasks."""
@@ -45,7 +40,6 @@ async def prompt(system: Any) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in task.prompt]
 
 
-PROMPT = {"prompt": {"server": "shop", "name": "manners", "arguments": {"tone": "brief"}}}
 RESOURCE = {"resource": {"server": "shop", "uri": "shop://prices"}}
 
 
@@ -54,11 +48,10 @@ RESOURCE = {"resource": {"server": "shop", "uri": "shop://prices"}}
     [
         ({"text": "Hello."}, "Hello."),
         ({"instructions_of": "shop"}, "Sell."),
-        (PROMPT, "Be brief."),
         (RESOURCE, "Plum: 1."),
         (
-            [{"text": "Hello."}, RESOURCE, PROMPT, {"instructions_of": "shop"}],
-            "Hello.\n\nPlum: 1.\n\nBe brief.\n\nSell.",
+            [{"text": "Hello."}, RESOURCE, {"instructions_of": "shop"}],
+            "Hello.\n\nPlum: 1.\n\nSell.",
         ),
     ],
 )
@@ -71,7 +64,6 @@ async def test_the_system_message_is_what_the_environment_puts_together(system: 
     [
         ({"instructions_of": "mute"}, r"system.0: server 'mute' gives no instructions"),
         ([{"text": "x"}, {"resource": {"server": "shop", "uri": "shop://x"}}], r"system.1: .* refuses resource 'shop:"),
-        ({"prompt": {"server": "shop", "name": "manners"}}, r"system.0: server 'shop' refuses prompt 'manners'"),
     ],
 )
 async def test_a_part_that_a_server_does_not_give_is_one_error_with_its_key(system: Any, said: str) -> None:
@@ -84,7 +76,7 @@ async def test_a_part_that_a_server_does_not_give_is_one_error_with_its_key(syst
     [
         ({"text": "x", "instructions_of": "shop"}, "give one of"),
         ([{}], "give one of"),
-        ([{"prompt": {"server": "shp", "name": "x"}}], "system.0 names 'shp'"),
+        ([{"resource": {"server": "shp", "uri": "shop://x"}}], "system.0 names 'shp'"),
     ],
 )
 def test_a_wrong_system_section_is_refused(system: Any, said: str) -> None:

@@ -112,11 +112,10 @@ def test_the_best_trajectories_without_a_call_that_succeeded_come_first(tmp_path
 
 def test_what_is_not_there_is_not_reported(tmp_path: Path) -> None:
     traces = [trace for step in (1, 2, 3, 4) for trace in group(tmp_path, step, [True, False, True, True])]
-    for number, trace in enumerate(traces):
+    for trace in traces:
         trace.reward.parts = {"done": trace.reward.score}  # pyright: ignore[reportOptionalMemberAccess]
-        trace.response_ids[0] = 1000 + number  # no copies
     found = written(tmp_path, traces)
-    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 10
+    assert titles(found) == {"Low reward: track returned an error"} and len(found.absent) == 9
 
 
 def test_a_tool_that_always_fails_is_named_from_five_calls_on(tmp_path: Path) -> None:
@@ -164,11 +163,10 @@ def test_truncated_and_withdrawn_trajectories_are_counted(tmp_path: Path) -> Non
     assert "server_unavailable 1" in details["Withdrawn trajectories"]
 
 
-def test_copies_and_drift_are_found_in_records(tmp_path: Path) -> None:
+def test_drift_is_found_in_records(tmp_path: Path) -> None:
     traces = group(tmp_path, 1, [False, False, True])
     traces[1].turns[0].tools[0].text = "shipped"
     found = {each.title: each for each in written(tmp_path, traces).findings}
-    assert "2 of 3 trajectories" in found["Siblings that are copies"].detail
     assert "shop/look" in found["Drift"].detail and "shipped" in found["Drift"].detail
 
 
