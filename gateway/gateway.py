@@ -13,13 +13,12 @@ import structlog
 
 from mcp_rollout.gateway.cassette.recording import RecordedLeases, Recorder
 from mcp_rollout.gateway.cassette.replaying import Missing, Replay, ReplayedLeases, cassette_leases, replay_only
-from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, hidden_in
+from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, hidden_in, plain
 from mcp_rollout.gateway.catalogue.names import expose, policy_tools
 from mcp_rollout.gateway.catalogue.overrides import select_tools
 from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.connection.answerers import check_elicitation
 from mcp_rollout.gateway.connection.connection import Connection
-from mcp_rollout.gateway.connection.tool_listing import warn_of_definitions, warn_of_hidden_text
 from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavailable
 from mcp_rollout.gateway.leases.leasing import Leases
 from mcp_rollout.gateway.leases.opening import Openings
@@ -169,8 +168,13 @@ class Gateway:
     async def _publish(self, opened: Mapping[str, Connection], failed: Mapping[str, GatewayError]) -> None:
         self.failures = MappingProxyType(dict(failed))
         await self._describe(opened)
-        warn_of_definitions(self._log, opened)
-        warn_of_hidden_text(self._log, self.hidden_text)
+        for server, connection in opened.items():
+            for problem in connection.malformed:
+                self._log.warning("server.tool_malformed", server=server, problem=problem)
+            if secret := connection.tools_with_secrets:
+                self._log.warning("server.secret_in_tools", server=server, tools=[*map(plain, secret)])
+            if hidden := self.hidden_text[server]:
+                self._log.warning("server.hidden_text", server=server, findings=[str(each) for each in hidden])
         await anyio.lowlevel.checkpoint()  # with thousands of tools, all of this at once would hold the event loop
         chosen = {
             server: select_tools(server, self.config.servers[server], connection.tools)

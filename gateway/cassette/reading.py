@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -115,11 +115,6 @@ class Cassette:
     def query(self, gateway: str, key: bytes) -> CassetteCall | None:
         """A recorded call that only reads, by its `call_key`."""
         return self._queries.get((gateway, key))
-
-    def tasks_like(self, gateway: str, task: str | None) -> Sequence[RecordedLease]:
-        """The recorded leases of a task, for messages."""
-        leases = [each.lease for recorded in self.leases.values() for each in recorded]
-        return [lease for lease in leases if lease.gateway == gateway and lease.task == task]
 
     def _read(self, file: Path) -> None:
         lease: CassetteLease | None = None

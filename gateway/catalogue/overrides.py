@@ -58,7 +58,7 @@ def _wrong_patterns(server: str, config: ServerConfig, names: Collection[str]) -
             what = "no tool that matches" if key != "roles" and is_glob(pattern) else "no tool"
             yield ConfigError(
                 f"the server has {what} {pattern!r}",
-                key=f"servers.{server}.{selection.key_of(key, pattern)}",
+                key=f"servers.{server}.{key}",
                 remedy=f"its tools: {', '.join(sorted(names)) or 'none'}",
             )
 

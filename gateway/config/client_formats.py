@@ -63,15 +63,6 @@ def translated(entry: Mapping[str, Any], *, file: str | Path | None, key: str, e
     return fields
 
 
-def patterns_by_key(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The tools that other clients' lists in a translatable entry name, each with the key of its list."""
-    own: Any = entry.get("tools")
-    deny: Any = cast("Mapping[str, Any]", own).get("deny") if isinstance(own, Mapping) else None
-    ours = cast("list[Any]", deny) if isinstance(deny, list) else []
-    lists = {theirs: cast("list[str]", entry[theirs]) for theirs in _LISTS if theirs in entry}
-    return {name: theirs for theirs, names in lists.items() for name in names if name not in ours}
-
-
 class _At:
     """Makes `ConfigError`s for one place of a file."""
 

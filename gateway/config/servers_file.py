@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from mcp_rollout.gateway.config.client_formats import patterns_by_key, translated
+from mcp_rollout.gateway.config.client_formats import translated
 from mcp_rollout.gateway.config.mapping_file import read_mapping
 from mcp_rollout.gateway.config.models import GatewayConfig, LeaseDirConfig, ServerConfig
 from mcp_rollout.gateway.config.pydantic_errors import validate
@@ -182,8 +182,7 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
                 raise ConfigError("must be true or false", file=file, key=f"{at}.{switch}", remedy="correct the value")
             if value is off:
                 return None
-    written = fields
-    fields = translated(written, file=file, key=at, editor=editor)
+    fields = translated(fields, file=file, key=at, editor=editor)
     faults = Faults()
     for field in ("command", "args", "env", "cwd", "url", "headers"):
         if field in fields:
@@ -197,7 +196,7 @@ def _entry(name: str, entry: Any, file: str | Path | None, at: str, editor: Edit
         # A value with a variable that is not set is at fault once only.
         raise one_error([*faults, *(each for each in faults_of(error) if not _within(each, faults))]) from None
     raise_all(faults)
-    return config.model_copy(update={"tools": config.tools.written_under(patterns_by_key(written))})
+    return config
 
 
 def _within(fault: ConfigError, earlier: Sequence[ConfigError]) -> bool:

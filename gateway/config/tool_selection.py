@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from mcp_rollout.gateway.errors import InvalidValue, InvalidValues
 
@@ -52,18 +52,6 @@ class ToolSelection(BaseModel):
     """Whether these tools are always `server__tool`; otherwise only where two servers share a name."""
     change: dict[str, ToolOverride] = {}
     """By name or glob; if several match a tool, later ones win."""
-
-    _written: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
-
-    def written_under(self, keys: Mapping[str, str]) -> Self:
-        """A copy that knows which patterns the entry has under another client's keys: pattern → key."""
-        copied = self.model_copy()
-        copied._written = dict(keys)
-        return copied
-
-    def key_of(self, key: str, pattern: str) -> str:
-        """The key of a pattern in the entry: `key`, unless it was written under another client's key."""
-        return self._written.get(pattern, key) if key in ("tools", "tools.deny") else key
 
     @model_validator(mode="before")
     @classmethod

@@ -1,11 +1,11 @@
-"""List a server's tools, warn about them, and watch for changes of the list.
+"""List a server's tools, and watch for changes of the list.
 
 mcp parses a page as a whole, so one malformed tool would hide all others on it. Here it is left out and reported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +16,6 @@ from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcp_rollout.gateway import sdk
-from mcp_rollout.gateway.catalogue.hidden_text import HiddenText, plain
 from mcp_rollout.gateway.connection.resource_calls import MAX_PAGES, TooLong, pages
 from mcp_rollout.gateway.transport.delivery import GatewayAnswer
 from mcp_rollout.gateway.transport.messages import MOST_TOOLS
@@ -138,26 +137,3 @@ async def watch_tool_changes(
                 return
         await anyio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE_S)
-
-
-class _Found(Protocol):
-    @property
-    def malformed(self) -> tuple[str, ...]: ...
-    @property
-    def tools_with_secrets(self) -> tuple[str, ...]: ...
-
-
-def warn_of_definitions(log: structlog.stdlib.BoundLogger, found: Mapping[str, _Found]) -> None:
-    """Log, by server, tools that cannot be used and tools that contain secrets of their entry."""
-    for server, offered in found.items():
-        for problem in offered.malformed:
-            log.warning("server.tool_malformed", server=server, problem=problem)
-        if offered.tools_with_secrets:
-            log.warning("server.secret_in_tools", server=server, tools=[*map(plain, offered.tools_with_secrets)])
-
-
-def warn_of_hidden_text(log: structlog.stdlib.BoundLogger, found: Mapping[str, Collection[HiddenText]]) -> None:
-    """Log, by server, invisible characters."""
-    for server, findings in found.items():
-        if findings:
-            log.warning("server.hidden_text", server=server, findings=[str(each) for each in findings])

@@ -78,11 +78,8 @@ class Openings:
         # since one whose starts hang would otherwise block the starts of all others.
         most = max(2, os.cpu_count() or 2)
         self._starts = {server: anyio.CapacityLimiter(most) for server in self._config.servers}
-        posts = http_posts_at_once()
-        if any(entry.url is not None for entry in self._config.servers.values()) and self._config.max_sessions > posts:
-            _warn_of_few_descriptors(posts, self._config.max_sessions)
-        _warn_if_processes_need_more_descriptors(self._config)
-        self.http = HttpConnections(posts)
+        self.http = HttpConnections(http_posts_at_once())
+        _warn_of_few_descriptors(self._config)
         self._exits.callback(self.http.close)
         if any(entry.kind is Kind.STDIO for entry in self._config.servers.values()):
             directories = self._config.lease_dir if self.bundled else None
@@ -221,17 +218,6 @@ def http_posts_at_once() -> int:
     return max(4, (_raise_descriptor_limit() - _OTHER_DESCRIPTORS) // 2)
 
 
-def processes_at_once() -> int:
-    """How many processes of servers a gateway in this process can hold. Raises the soft limit of open files as far as
-    allowed."""
-    return max(0, _raise_descriptor_limit() - _OTHER_DESCRIPTORS) // _PROCESS_DESCRIPTORS
-
-
-def descriptors_of(processes: int) -> int:
-    """Open files of a gateway that holds so many processes of servers."""
-    return _PROCESS_DESCRIPTORS * processes + _OTHER_DESCRIPTORS
-
-
 def _raise_descriptor_limit() -> int:
     """Raise this process's soft limit of open files as far as allowed; return the limit.
 
@@ -245,17 +231,12 @@ def _raise_descriptor_limit() -> int:
     return wanted
 
 
-def _warn_if_processes_need_more_descriptors(config: GatewayConfig) -> None:
+def _warn_of_few_descriptors(config: GatewayConfig) -> None:
     most = config.max_sessions
-    entries = [each for each in config.servers.values() if each.kind is Kind.STDIO and each.scope is Scope.PROCESS]
-    processes = sum(min(most, most if each.max_processes is None else each.max_processes) for each in entries)
-    if (most_processes := processes_at_once()) < processes:
-        needed = descriptors_of(processes)
-        remedy = f"raise the limit of open files to {needed} (ulimit -Hn), or lower max_processes or max_sessions"
-        log.warning("process.few_descriptors", processes_at_once=most_processes, processes=processes, remedy=remedy)
-
-
-def _warn_of_few_descriptors(posts: int, sessions: int) -> None:
-    needed = 2 * sessions + _OTHER_DESCRIPTORS
-    remedy = f"raise the limit of open files to {needed} (ulimit -Hn, LimitNOFILE of a service), or lower max_sessions"
-    log.warning("http.few_descriptors", calls_at_once=posts, max_sessions=sessions, remedy=remedy)
+    apart = [each for each in config.servers.values() if each.kind is Kind.STDIO and each.scope is Scope.PROCESS]
+    needed = _OTHER_DESCRIPTORS + _PROCESS_DESCRIPTORS * sum(min(most, each.max_processes or most) for each in apart)
+    if any(entry.url is not None for entry in config.servers.values()):
+        needed += 2 * most
+    if (limit := _raise_descriptor_limit()) < needed:
+        remedy = f"raise the limit to {needed} (ulimit -Hn, LimitNOFILE of a service), or lower max_sessions"
+        log.warning("gateway.few_descriptors", open_files=limit, needed=needed, remedy=remedy)

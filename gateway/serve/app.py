@@ -240,10 +240,6 @@ class Serving:
         """Leases at the moment, waiting ones included."""
         return len(self._leases)
 
-    async def end_leases(self) -> None:
-        """End every lease, and lease nothing more; return when their worlds are released."""
-        await self._leases.end_all()
-
     async def drain(self) -> None:
         """Lease nothing more, and return when no lease is left, after `drain_s` at the latest."""
         await self._leases.drained()

@@ -149,28 +149,10 @@ class Counts:
 
 
 def exposition(counts: Counts, bearers: Iterable[Bearer], *, leases: int, granted: int, freed: int) -> bytes:
-    """All metrics as text."""
-    lines = [
-        *_metric("leases", "gauge", "Leases, waiting ones included.", {"": leases}),
-        *_metric("leases_granted_total", "counter", "Leases that were granted.", {"": granted}),
-        *_metric("leases_freed_total", "counter", "Leases that were freed because their client vanished.", {"": freed}),
-        *_metric("calls_total", "counter", "Executed calls by outcome.", _labelled("outcome", counts.calls)),
-        *_metric("refused_total", "counter", "Refused requests by HTTP status.", _labelled("status", counts.refused)),
-    ]
-    for name, text in (
-        ("calls", "Calls under way by bearer."),
-        ("waiting", "Leases that wait for a world, by bearer."),
-        ("kept_bytes", "Bytes of outcomes that are kept for repeated calls, by bearer."),
-        ("body_bytes", "Bytes of longer requests that arrive or are answered, by bearer."),
-    ):
-        lines += _metric(name, "gauge", text, _labelled("bearer", {each.name: getattr(each, name) for each in bearers}))
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _metric(name: str, kind: str, text: str, values: dict[str, int]) -> list[str]:
-    full = f"mcp_rollout_{name}"
-    return [f"# HELP {full} {text}", f"# TYPE {full} {kind}", *(f"{full}{label} {n}" for label, n in values.items())]
-
-
-def _labelled(label: str, values: Counter[str] | Counter[int] | dict[str, int]) -> dict[str, int]:
-    return {f'{{{label}="{value}"}}': number for value, number in values.items()}
+    """All metrics as text: totals since the start end in `_total`, all others are of this moment."""
+    numbers = {"leases": leases, "leases_granted_total": granted, "leases_freed_total": freed}
+    numbers |= {f'calls_total{{outcome="{outcome}"}}': number for outcome, number in counts.calls.items()}
+    numbers |= {f'refused_total{{status="{status}"}}': number for status, number in counts.refused.items()}
+    for name in ("calls", "waiting", "kept_bytes", "body_bytes"):
+        numbers |= {f'{name}{{bearer="{each.name}"}}': getattr(each, name) for each in bearers}
+    return "".join(f"mcp_rollout_{name} {number}\n" for name, number in numbers.items()).encode()

@@ -139,7 +139,7 @@ class Forks:
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
             return "forks need Linux"
         if program is None:
-            return "its command is not `python -m MODULE`, `python SCRIPT` or a Python console script"
+            return "its command is not `python -m MODULE` or `python SCRIPT`"
         moves = self._differs(cwd or "")
         # `python -m` finds modules in the working directory.
         if self._differs(*program.interpreter, *program.main) or (moves and program.main[0] == "-m"):

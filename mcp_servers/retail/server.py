@@ -24,12 +24,7 @@ from mcp_rollout.mcp_servers.retail.generate import make_database
 from mcp_rollout.mcp_servers.retail.score import score as score_case
 from mcp_rollout.mcp_servers.retail.shop import Shop
 from mcp_rollout.mcp_servers.retail.tasks import TASKS, make_case
-from mcp_rollout.mcp_servers.retail.tools import (
-    add_change_tools,
-    add_customer_tools,
-    add_order_tools,
-    add_product_tools,
-)
+from mcp_rollout.mcp_servers.retail.tools import add_tools
 
 POLICY = f"""\
 You serve the customers of a small online shop. Today is {TODAY}. A message without tool calls goes to the customer;
@@ -74,11 +69,7 @@ def create_server(*, max_trajectories: int = 4096) -> MCPServer:
         rehearsal=TASKS.first("test"),
     )
     _add_harness_tools(harness)
-    # In the order in which the policy reads them.
-    add_customer_tools(server, harness)
-    add_product_tools(server, harness)
-    add_order_tools(server, harness)
-    add_change_tools(server, harness)
+    add_tools(server, harness)
     return server
 
 

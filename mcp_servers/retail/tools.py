@@ -68,7 +68,13 @@ class Recorded(Record):
     outcome: Outcome
 
 
-def add_customer_tools(server: MCPServer, harness: Harness[Shop]) -> None:
+def add_tools(server: MCPServer, harness: Harness[Shop]) -> None:
+    """Adds all tools, in the order in which the policy reads them."""
+    for add in (_add_customer_tools, _add_product_tools, _add_order_tools, _add_change_tools):
+        add(server, harness)
+
+
+def _add_customer_tools(server: MCPServer, harness: Harness[Shop]) -> None:
     """Adds the tools that authenticate the customer and show the account and its orders."""
 
     # All tools are `async` and wait for nothing: the SDK runs plain functions on threads, several at a time.
@@ -122,7 +128,7 @@ def add_customer_tools(server: MCPServer, harness: Harness[Shop]) -> None:
         return _result(order)
 
 
-def add_product_tools(server: MCPServer, harness: Harness[Shop]) -> None:
+def _add_product_tools(server: MCPServer, harness: Harness[Shop]) -> None:
     """Adds the tools that look up products."""
 
     @server.tool(annotations=READ)
@@ -158,7 +164,7 @@ def add_product_tools(server: MCPServer, harness: Harness[Shop]) -> None:
         return _result(ProductList(products=found[:MAX_FOUND]))
 
 
-def add_order_tools(server: MCPServer, harness: Harness[Shop]) -> None:
+def _add_order_tools(server: MCPServer, harness: Harness[Shop]) -> None:
     """Adds the tools that tell what can be done with an order."""
 
     @server.tool(annotations=READ)
@@ -191,7 +197,7 @@ def add_order_tools(server: MCPServer, harness: Harness[Shop]) -> None:
         return _result(Tracking(order_id=order.order_id, status=order.status, shipment=order.shipment))
 
 
-def add_change_tools(server: MCPServer, harness: Harness[Shop]) -> None:
+def _add_change_tools(server: MCPServer, harness: Harness[Shop]) -> None:
     """Adds the tools that change the database or record the outcome."""
 
     @server.tool(annotations=CHANGE)

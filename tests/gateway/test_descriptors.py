@@ -103,10 +103,8 @@ anyio.run(lambda: main(87, command="no-such-program", scope="process", max_proce
 def test_sessions_that_would_wait_for_descriptors_are_named_at_the_start() -> None:
     done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, check=True, timeout=60)
     lines = [line for line in done.stdout.splitlines() if "few_descriptors" in line or line == "there"]
-    expected = ["there", "http", "there", "there", "there", "process", "there", "there"]
-    assert [re.sub(r".*?(\w+)\.few_descriptors.*", r"\1", line) for line in lines] == expected, done.stdout
-    assert "calls_at_once=86" in lines[1] and "to 302" in lines[1]
-    assert "processes=44" in lines[5] and "to 304" in lines[5]
+    needed = [found and int(found[1]) for found in (re.search(r"needed=(\d+)", line) for line in lines)]
+    assert needed == [None, 302, None, None, None, 304, None, None], done.stdout
 
 
 def test_the_sweeper_looks_at_all_processes_once_for_many_connections_that_ended() -> None:

@@ -23,7 +23,7 @@ from mcp_rollout import Gateway, GatewayError
 from mcp_rollout.gateway.config.models import ServerConfig
 from mcp_rollout.gateway.errors import WorldLost
 from mcp_rollout.gateway.transport.forked_process import ForkedProcess, close_streams, open_streams
-from mcp_rollout.gateway.transport.python_program import PythonProgram, python_program
+from mcp_rollout.gateway.transport.python_program import python_program
 
 pytestmark = pytest.mark.anyio
 
@@ -226,29 +226,6 @@ async def test_no_fork_outlives_a_worker_that_is_killed_with_its_sweeper(first: 
 async def test_the_main_module_of_an_interpreter(args: list[str], expected: tuple[list[str], int] | None) -> None:
     found = python_program(ServerConfig(command=sys.executable, args=tuple(args)), os.environ)
     assert (found and (list(found.main), found.skipped)) == expected
-
-
-@pytest.mark.parametrize(
-    ("head", "options"),
-    [
-        (f"#!{sys.executable}\n", ()),
-        (f"#!{sys.executable} -I\n", ("-I",)),
-        (f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n", ()),
-        ("#!/usr/bin/env python3\n", ()),
-        ("#!/bin/sh\nexec python -m shop\n", None),
-        ("\x7fELF", None),
-    ],
-)
-async def test_the_interpreter_of_a_console_script(head: str, options: tuple[str, ...] | None, tmp_path: Path) -> None:
-    script = tmp_path / "shop"
-    script.write_text(head + "import shop\n")
-    script.chmod(0o755)
-    found = python_program(ServerConfig(command=str(script), args=("--flag",)), os.environ)
-    if options is None:
-        assert found is None
-    else:
-        assert isinstance(found, PythonProgram) and found.main == (str(script),) and found.skipped == 0
-        assert found.interpreter[1:] == options and Path(found.interpreter[0]).name.startswith("python")
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,7 @@ from mcp_rollout.mcp_servers.kit import (
 )
 from mcp_rollout.mcp_servers.retail.generate import make_database
 from mcp_rollout.mcp_servers.retail.shop import Shop
-from mcp_rollout.mcp_servers.retail.tools import (
-    add_change_tools,
-    add_customer_tools,
-    add_order_tools,
-    add_product_tools,
-)
+from mcp_rollout.mcp_servers.retail.tools import add_tools
 
 POLICY = """\
 You serve a signed-in customer of a small shop who has one order. Look at it first, then do what fits. If the shop \
@@ -62,10 +57,7 @@ def create_server(slice_: ShortSlice) -> MCPServer:
 
     del listed, score, expert  # registered
     # In the order of retail.
-    add_customer_tools(server, harness)
-    add_product_tools(server, harness)
-    add_order_tools(server, harness)
-    add_change_tools(server, harness)
+    add_tools(server, harness)
     return server
 
 

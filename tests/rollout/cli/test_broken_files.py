@@ -65,12 +65,12 @@ def test_a_server_that_is_none_is_told_with_the_one_that_was_meant(tmp_path: Pat
         call(file_of(tmp_path, everything=mini("echo")), "everythin/echo")
 
 
-def test_a_tool_that_is_not_there_is_told_under_the_key_that_names_it(
+def test_a_tool_that_is_not_there_is_told_under_the_key_of_its_list(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = mini("echo", disabledTools=["ecko"], tools={"deny": ["echo"]})
     assert tools(file_of(tmp_path, a=both)) == 2
-    assert "mcpServers.a.disabledTools: the server has no tool 'ecko'" in capsys.readouterr().err
+    assert "mcpServers.a.tools.deny: the server has no tool 'ecko'" in capsys.readouterr().err
 
 
 def test_a_call_for_which_there_is_no_tool_says_what_is_wrong_with_who_may_have_it(tmp_path: Path) -> None:
