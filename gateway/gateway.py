@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Self
 from uuid import uuid4
 
 import anyio
@@ -223,11 +223,8 @@ class Gateway:
         """By server with `start: fork`, why its processes are spawned; without the servers that are forked."""
         return {server: forks.refused for server, forks in self._openings.forks.items() if forks.refused}
 
-    async def fetch(self, server: str, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Read a server's resource, or get one of its prompts, in a separate lease without a reset.
-
-        Args:
-            name: `READ_RESOURCE` with a `uri`, or `GET_PROMPT` with a `name` and `arguments`.
+    async def read_resource(self, server: str, uri: str) -> ToolResult:
+        """The texts of a server's resource, read in a separate lease without a reset.
 
         Raises:
             ConfigError: there is no such server.
@@ -235,6 +232,7 @@ class Gateway:
         """
         if server not in self.catalogue:
             raise ConfigError(f"no server {server!r}", key="servers", remedy=f"there are: {', '.join(self.catalogue)}")
+        name = "resources/read"
         tool = ToolDefinition(
             server=server,
             name=name,
@@ -242,10 +240,10 @@ class Gateway:
             description="",
             input_schema={"type": "object"},
             read_only=True,
-            is_fetch=True,
+            reads_resource=True,
         )
         async with self._lease(LeaseRequest(trajectory=uuid4().hex, task=None, seed=0, tools={name: tool})) as session:
-            return await session.call(name, arguments)
+            return await session.call(name, {"uri": uri})
 
     def lease(
         self,

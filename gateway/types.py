@@ -75,9 +75,6 @@ class Role(StrEnum):
     EXPERT = "expert"  # (task, seed) -> {turns: [{thinking?, content?, calls?: [{name, arguments}]}]}
 
 
-READ_RESOURCE, GET_PROMPT = "resources/read", "prompts/get"
-
-
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces, so that equal values have equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -105,8 +102,8 @@ class ToolDefinition:
     """Arguments that the gateway adds to each call; `input_schema` does not have them."""
     full_schema: dict[str, Any] | None = None
     """The server's schema if `fixed` removed something from it; the arguments as sent have to fit this one."""
-    is_fetch: bool = False
-    """Whether it is one of `Gateway.fetch`, and no tool of the server's."""
+    reads_resource: bool = False
+    """Whether it is that of `Gateway.read_resource`, and no tool of the server's."""
 
     @property
     def audience(self) -> Audience:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import mcp_types as mcp
@@ -20,7 +20,6 @@ from mcp_rollout.gateway.connection.deadline import Deadline, Deadlines
 from mcp_rollout.gateway.connection.failures import as_error, describe, failure, refuses
 from mcp_rollout.gateway.connection.in_flight import InFlightCall, InFlightCalls, OutgoingCall
 from mcp_rollout.gateway.connection.redaction import Redactor
-from mcp_rollout.gateway.connection.resource_calls import fetch
 from mcp_rollout.gateway.connection.server_requests import answer_round
 from mcp_rollout.gateway.connection.tool_listing import raw_tools
 from mcp_rollout.gateway.errors import CallTimeout, GatewayError, ProtocolError, ServerUnavailable
@@ -120,8 +119,8 @@ class Calls:
         failed: Exception | None = None
         with Deadline(self.deadlines(call.timeout_s)) as in_flight.deadline:
             try:
-                if tool.is_fetch:
-                    answer = await fetch(session, tool.name, call.arguments, meta=meta)
+                if tool.reads_resource:
+                    answer = await _read_resource(session, call.arguments["uri"], meta)
                 else:
                     answer = await self._call_tool(session, tool.name, call.arguments, meta, in_flight)
             # An answerer's failure outranks what the server then made of it.
@@ -301,3 +300,10 @@ class Calls:
         not_written = isinstance(error.__context__, anyio.BrokenResourceError | anyio.ClosedResourceError)
         lost = not self.notes_delivery or bool(self._link.down)
         return not_written or self.session is None or sdk.is_closed(self.session, otherwise=lost)
+
+
+async def _read_resource(session: ClientSession, uri: str, meta: Mapping[str, Any]) -> mcp.CallToolResult:
+    read = await session.read_resource(uri, meta=cast("Any", dict(meta)))
+    texts = [part.text for part in read.contents if isinstance(part, mcp.TextResourceContents)]
+    content = [mcp.TextContent(text=text) for text in texts or ["it has no text"]]
+    return mcp.CallToolResult(content=[*content], is_error=not texts)

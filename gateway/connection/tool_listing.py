@@ -16,7 +16,7 @@ from mcp.client.session import ClientSession
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from mcp_rollout.gateway import sdk
-from mcp_rollout.gateway.connection.resource_calls import MAX_PAGES, TooLong, pages
+from mcp_rollout.gateway.connection.pages import MAX_PAGES, TooLong, pages
 from mcp_rollout.gateway.transport.delivery import GatewayAnswer
 from mcp_rollout.gateway.transport.messages import MOST_TOOLS
 from mcp_rollout.gateway.transport.tool_definitions import Listing, read_tools, well_formed_tools

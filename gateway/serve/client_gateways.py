@@ -15,8 +15,8 @@ from anyio.abc import TaskGroup, TaskStatus
 from mcp_rollout.gateway.catalogue.names import policy_tools
 from mcp_rollout.gateway.config.models import GatewayConfig, Kind
 from mcp_rollout.gateway.connection.connection import Connection
+from mcp_rollout.gateway.connection.pages import pages
 from mcp_rollout.gateway.connection.relay import ErrorAnswer, ForwardedRequest, Json
-from mcp_rollout.gateway.connection.resource_calls import pages
 from mcp_rollout.gateway.errors import ConfigError, GatewayError
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.leases.taking import SharedAttempt

@@ -16,7 +16,6 @@ from mcp_rollout.gateway.errors import ConfigError, Faults, raise_all
 from mcp_rollout.gateway.gateway import Gateway
 from mcp_rollout.gateway.leases.session import Session
 from mcp_rollout.gateway.schemas.arguments import prepare
-from mcp_rollout.gateway.types import READ_RESOURCE
 from mcp_rollout.rollout.environment.config import Environment, SystemPart, TasksConfig
 from mcp_rollout.rollout.environment.harness import ListedTask, list_tasks
 from mcp_rollout.rollout.environment.matching import Match, unusable
@@ -214,7 +213,7 @@ async def _part(environment: Environment, gateway: Gateway, part: SystemPart, ke
         raise ConfigError(problem, file=environment.file, key=key, remedy="use a text")
     assert part.resource is not None
     source = part.resource
-    result = await gateway.fetch(source.server, READ_RESOURCE, {"uri": source.uri})
+    result = await gateway.read_resource(source.server, source.uri)
     if result.is_error:
         problem = f"server {source.server!r} refuses resource {source.uri!r}: {result.text[:500]}"
         raise ConfigError(problem, file=environment.file, key=key, remedy="look at what it offers")
