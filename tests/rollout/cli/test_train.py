@@ -252,8 +252,9 @@ def test_the_printed_command_trains_the_same_and_a_training_goes_on_after_an_int
     assert len(ids(home.path / "a")) == 2 * 2 * 2 and ids(home.path / "a") == ids(home.path / "b")
 
     going_on = [COMMAND, "train", "notes.yaml", "--model", "model", "--out", "a", "--resume", "--steps", "30", *small]
+    imports = {"PYTHONPATH": str(home.path)}  # which a program has not, and `python -m` has
     with subprocess.Popen(
-        [*going_on, VOID], cwd=home.path, env=os.environ | OWN, stderr=subprocess.PIPE, text=True
+        [*going_on, VOID], cwd=home.path, env=os.environ | OWN | imports, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -261,7 +262,8 @@ def test_the_printed_command_trains_the_same_and_a_training_goes_on_after_an_int
                 process.send_signal(signal.SIGINT)
                 break
         said = process.stderr.read()
-    assert process.returncode == 130 and "interrupted: the checkpoint of step 2 is kept" in said
+    assert process.returncode == 130, said
+    assert "interrupted: the checkpoint of step 2 is kept" in said
     left = subprocess.run(["pgrep", "-f", str(home.path / "a")], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 
