@@ -9,10 +9,6 @@ from typing import Any, cast
 
 THRESHOLDS = (50_000, 20, 100)
 """Allocations per collection of the youngest generation; collections of a generation per collection of the next."""
-FEW_FILES = 4096
-"""Below this number of open files a warning names the limit: each call in progress over HTTP holds a connection."""
-
-log = logging.getLogger(__name__)
 
 
 def plain_tracebacks() -> None:
@@ -39,18 +35,10 @@ def tune_collector() -> None:
     gc.set_threshold(*THRESHOLDS)
 
 
-def raise_open_files() -> int:
-    """Raises the soft limit of open files to the hard one; returns the limit, and warns if it is low."""
+def raise_open_files() -> None:
+    """Raises the soft limit of open files to the hard one: each call in progress over HTTP holds a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The kernel refuses more than fs.nr_open, by default 1 << 20, even where the hard limit is infinite.
     limit = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 20)
     if soft != limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit < FEW_FILES:
-        log.warning(
-            "this process may open %d files, and each call in progress over HTTP holds one: with more clients, "
-            "raise the limit where the server is started (ulimit -n %d)",
-            limit,
-            FEW_FILES,
-        )
-    return limit
