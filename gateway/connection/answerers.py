@@ -84,24 +84,11 @@ def chat_request(params: Mapping[str, Any], config: SamplingConfig) -> dict[str,
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     content = message["content"]
     blocks = cast("list[Mapping[str, Any]]", content if isinstance(content, list) else [content])
-    parts = [_part(block) for block in blocks]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return {"role": message["role"], "content": parts[0]["text"]}
-    return {"role": message["role"], "content": parts}
-
-
-def _part(block: Mapping[str, Any]) -> dict[str, Any]:
-    match block["type"]:
-        case "text":
-            # A server may quote what the policy wrote.
-            return {"type": "text", "text": break_control_text(block["text"])}
-        case "image":
-            return {"type": "image_url", "image_url": {"url": f"data:{block['mimeType']};base64,{block['data']}"}}
-        case "audio":
-            form = str(block["mimeType"]).rpartition("/")[2].removeprefix("x-")
-            return {"type": "input_audio", "input_audio": {"data": block["data"], "format": form}}
-        case kind:
-            raise ValueError(f"a request with {kind} content is not supported")
+    if other := [block["type"] for block in blocks if block["type"] != "text"]:
+        raise ValueError(f"a request with {other[0]} content is not supported")
+    # A server may quote what the policy wrote.
+    parts = [{"type": "text", "text": break_control_text(block["text"])} for block in blocks]
+    return {"role": message["role"], "content": parts[0]["text"] if len(parts) == 1 else parts}
 
 
 def result(reply: chat_api.Completion, config: SamplingConfig) -> dict[str, Any]:
