@@ -6,8 +6,6 @@ which step 3 samples with.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from commands import mcp_rollout
 from echo_task import CONVERSATION, ENVIRONMENT, echo_row
 from engine_log import compare, read_generations, read_records, recorded
 from taught_model import teach
@@ -60,8 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     (environments / "echo.yaml").write_text(yaml.safe_dump(environment))
     (home / "reward.py").write_text(REWARD)
     pq.write_table(pa.Table.from_pylist([echo_row(agent, i) for i, agent in enumerate(AGENTS)]), home / "rows.parquet")
-    cli = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", environments / "echo.yaml"]
-    subprocess.run([*cli, "-o", home / "lock.yaml"], check=True)
+    assert mcp_rollout("tool-config", environments / "echo.yaml", "-o", home / "lock.yaml").status == 0
     tools = [entry.definition.openai_schema() for entry in read_lock(home / "lock.yaml")]
     overrides = {
         "data.train_files": home / "rows.parquet",

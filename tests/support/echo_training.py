@@ -1,7 +1,5 @@
 """What it takes to train on the echo server: an environment, two rows, the lock, and a model that knows what to say."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from commands import mcp_rollout
 from taught_model import teach
 
 from mcp_rollout.gateway.catalogue.tool_config import read_lock
@@ -64,7 +63,6 @@ class Ends:
             os.kill(os.getpid(), signal.SIGKILL)
 '''
 """An environment's agent, for a file in PYTHONPATH; KILLED_ONCE names a file that does not exist yet."""
-_COMMAND = Path(sys.executable).with_name("mcp-rollout")
 
 
 def prepare_training(
@@ -89,7 +87,7 @@ def prepare_training(
     }
     table = pa.Table.from_pylist([{**row, "extra_info": {"index": index, "mcp": mcp}} for index in range(ROWS)])
     pq.write_table(table, rows)
-    subprocess.run([_COMMAND, "tool-config", environments / "echo.yaml", "-o", lock], check=True)
+    assert mcp_rollout("tool-config", environments / "echo.yaml", "-o", lock).status == 0
     tools = [entry.definition.openai_schema() for entry in read_lock(lock)]
     return {
         "data.train_files": rows,

@@ -39,7 +39,6 @@ COMMAND = Path(sys.executable).with_name("mcp-rollout")
 ROWS, SAMPLES, STEPS, LOST = 3, 4, 3, 2
 BIAS = 0.5
 """AReaL adds it to each reward, so that groups with equal rewards change the weights, too."""
-PER_TOKEN = ("input_ids", "loss_mask", "logprobs", "versions")
 
 
 @dataclass(frozen=True)

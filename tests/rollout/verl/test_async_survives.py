@@ -50,7 +50,8 @@ def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         echo = {**JUDGED["servers"]["echo"], "args": waiting, "call_timeout_s": waiting_server.TIMEOUT_S}
         environment = {**JUDGED, "servers": {"echo": echo}, "agent": {"use": "ending_agent:Ends"}}
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("PYTHONPATH", str(code))  # also for the preparing commands, which import the agent
+            patched.setenv("PYTHONPATH", str(code))
+            patched.syspath_prepend(code)  # for the preparing commands, which import the agent in this process
             prepared = async_training.prepare(home, rows=ROWS, samples=SAMPLES, environment=environment)
             _write_rows(home)
             # The model of the first job, whose checkpoint the other one restores.

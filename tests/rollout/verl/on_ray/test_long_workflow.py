@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -15,6 +13,7 @@ import hydra
 import psutil
 import pytest
 import yaml
+from commands import mcp_rollout
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 from verl_config import composed
@@ -40,8 +39,7 @@ COUNT = hermes.write(thinking="So.", calls=[Call(name="calculate", arguments={"e
 def locked(home: Path, **changed: Any) -> Path:
     """The lock of the environment's tools."""
     (home / "gsm8k.yaml").write_text(yaml.safe_dump(ENVIRONMENT | changed))
-    command = [Path(sys.executable).with_name("mcp-rollout"), "tool-config", home / "gsm8k.yaml"]
-    subprocess.run([*command, "-o", home / "tools.yaml"], check=True, cwd=ROOT)
+    assert mcp_rollout("tool-config", home / "gsm8k.yaml", "-o", home / "tools.yaml").status == 0
     return home / "tools.yaml"
 
 
