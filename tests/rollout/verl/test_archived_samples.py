@@ -1,6 +1,6 @@
 """What verl's queue receives of a trajectory is what its archive holds, position by position.
 
-tests/rollout/verl/test_drop_previous_training.py compares what the trainer took out of the queue again.
+tests/rollout/verl/test_strategies_training.py compares what the trainer took out of the queue again.
 """
 
 from __future__ import annotations
