@@ -26,7 +26,7 @@ def composed(model: Path, *overrides: str) -> DictConfig:
     for each in parsed:
         if each.key_or_group not in chosen:
             added = each.is_add() or each.is_force_add()
-            OmegaConf.update(config, each.key_or_group, each.value(), merge=False, force_add=added)
+            OmegaConf.update(config, each.key_or_group, each.value(), merge=True, force_add=added)
     return config
 
 
