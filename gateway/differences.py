@@ -25,6 +25,8 @@ class Difference:
 
     path: str
     """Where it is, list items by index and by name if they have one: `[0 (stat)].content`. Empty: the value itself."""
+    names: tuple[str, ...]
+    """The fields on the way to it."""
     before: Any
     now: Any
 
@@ -44,22 +46,22 @@ class Difference:
         return f"{where}: {before} became {now}"
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:
+def differences(before: Any, now: Any, path: str = "", names: tuple[str, ...] = ()) -> Iterator[Difference]:
     """The places where two values differ, in order. May raise RecursionError, as the parser of JSON may."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         one, other = cast("Mapping[Any, Any]", before), cast("Mapping[Any, Any]", now)
         for name in dict.fromkeys((*one, *other)):
             below = f"{path}.{name}" if path else str(name)
-            yield from differences(one.get(name, _ABSENT), other.get(name, _ABSENT), below)
+            yield from differences(one.get(name, _ABSENT), other.get(name, _ABSENT), below, (*names, str(name)))
     elif isinstance(before, list) and isinstance(now, list):
         pairs = zip_longest(cast("list[Any]", before), cast("list[Any]", now), fillvalue=_ABSENT)
         for number, (first, second) in enumerate(pairs):
-            yield from differences(first, second, f"{path}[{_place(number, first, second)}]")
+            yield from differences(first, second, f"{path}[{_place(number, first, second)}]", names)
     elif isinstance(before, bool) or isinstance(now, bool):
         if before is not now:
-            yield Difference(path, before, now)
+            yield Difference(path, names, before, now)
     elif before != now and not (before != before and now != now):  # two NaN are equal
-        yield Difference(path, before, now)
+        yield Difference(path, names, before, now)
 
 
 def _place(number: int, *values: Any) -> str:

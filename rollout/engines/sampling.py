@@ -63,5 +63,5 @@ def with_logprobs(completion: Completion, logprobs: Sequence[float | None] | Non
         raise EngineError(f"{len(logprobs)} logprobs for {len(completion.ids)} tokens")
     numbers = [logprob for logprob in logprobs if logprob is not None and math.isfinite(logprob) and logprob <= _MOST]
     if len(numbers) != len(logprobs):
-        raise EngineError("the engine returned a logprob that is not a finite number of at most 0")
+        raise EngineError("the engine returned a logprob that is not a finite number")
     return replace(completion, logprobs=numbers)

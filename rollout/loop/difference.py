@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Any
@@ -10,10 +11,9 @@ from mcp_rollout.gateway.differences import Difference, differences
 from mcp_rollout.gateway.types import VOLATILE_META, Content, ToolResult
 from mcp_rollout.rollout.trace.events import stable, stable_text
 
-_REMEDY = (
-    f'declare fields of JSON that differ each time in the result\'s _meta["{VOLATILE_META}"],'
-    " or use chains (strategy: chain)"
-)
+_FIELDS = 5
+"""Fields that a remedy names."""
+_CHAINS = "use chains (strategy: chain)"
 
 
 def compared(recorded: ToolResult, result: ToolResult) -> list[Difference]:
@@ -31,7 +31,34 @@ def described(found: Sequence[Difference]) -> str:
     """The first difference and what to do, in one line; `found` has at least one."""
     # That a call failed says little without what it answered.
     first = found[:2] if found[0].path == "is_error" else found[:1]
-    return f"{', '.join(map(str, first))}; {_REMEDY}"
+    return f"{', '.join(map(str, first))}; {_remedy(found)}"
+
+
+def declared(found: Difference) -> str:
+    """The dotted path that declares a value volatile; empty where it cannot be declared."""
+    match found.names:
+        case ("structured" | "text", *names) | ("content", "text", *names) if not any("." in name for name in names):
+            return ".".join(names)
+        case _:
+            return ""
+
+
+def _remedy(found: Sequence[Difference]) -> str:
+    where = f'_meta["{VOLATILE_META}"]'
+    fields = list(dict.fromkeys(map(declared, found)))
+    if all(fields):
+        named = ", ".join(json.dumps(each, ensure_ascii=False) for each in fields[:_FIELDS])
+        named += f" and {len(fields) - _FIELDS} more" if len(fields) > _FIELDS else ""
+        return f"declare {named} in the result's {where}, or {_CHAINS}"
+    if all(declared(each) or _is_text(each) for each in found):
+        return f"answer with JSON and declare the fields that differ each time in {where}, or {_CHAINS}"
+    return _CHAINS
+
+
+def _is_text(found: Difference) -> bool:
+    """Whether it is text that is not JSON."""
+    is_whole = found.names in (("text",), ("content", "text"))
+    return is_whole and isinstance(found.before, str) and isinstance(found.now, str)
 
 
 def _comparable(result: ToolResult, paths: Collection[str], one_text: bool) -> dict[str, Any]:
