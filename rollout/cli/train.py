@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -21,6 +23,7 @@ from pydantic import BaseModel
 
 from mcp_rollout.gateway.catalogue.names import policy_tools
 from mcp_rollout.gateway.catalogue.tool_config import compare_locks, lock_entries, parse_entries, read_lock, write_lock
+from mcp_rollout.gateway.config.pydantic_errors import near
 from mcp_rollout.gateway.errors import ConfigError, LockMismatch
 from mcp_rollout.rollout.cli.new_directory import new_directory
 from mcp_rollout.rollout.cli.option_models import with_option_models
@@ -33,11 +36,11 @@ from mcp_rollout.rollout.environment.row_validation import AGENT
 from mcp_rollout.rollout.environment.rows import environment_tasks
 from mcp_rollout.rollout.environment.startup import opened_environment
 from mcp_rollout.rollout.environment.task import Task
+from mcp_rollout.rollout.evaluation.summary import note_on_rewards
 from mcp_rollout.rollout.extras import needed
 from mcp_rollout.rollout.loop.reward import check_reward, check_rewarded
 from mcp_rollout.rollout.tokens.chat_template import ChatTemplate, read_chat_template
 from mcp_rollout.rollout.tokens.template_check import formats_shown
-from mcp_rollout.rollout.trace.heartbeat import watched
 from mcp_rollout.rollout.trace.reader import Traces
 from mcp_rollout.rollout.trace.stats import STEP, statistics_of
 
@@ -45,6 +48,8 @@ REFUSED, STOPPED = 2, 3
 """Exit statuses of the trainer: before it has begun, and where it has stopped itself."""
 PROBE_ROWS, PROBE_SAMPLES = 4, 2
 LEAST_ROWS = 2
+_LOGGERS = "wandb mlflow swanlab vemlp_wandb tensorboard clearml trackio rl_insight".split()
+"""Those of verl 0.9.1, beside console and file."""
 _MCP = "actor_rollout_ref.rollout.custom.mcp"
 _LONGEST, _LONGEST_REHEARSED = 8192, 512
 """Tokens after a prompt that the probe allows for, with a GPU and without one."""
@@ -64,7 +69,7 @@ class Method:
         int | None, typer.Option(min=1, help="Updates; by default 100, and 2 where there is no GPU: a rehearsal.")
     ] = None
     recipe: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of configs/recipe: an algorithm, or sizes; several as [A,B].")
+        str | None, typer.Option(metavar="NAME", help="Of configs/recipe: an algorithm, or sizes; several as A,B.")
     ] = None
     strategy: Annotated[str | None, typer.Option(help="How groups are rolled out; the environment's by default.")] = (
         None
@@ -78,7 +83,7 @@ class Method:
     def overrides(self) -> dict[str, object]:
         given: dict[str, object] = {"data.seed": self.seed, f"{_MCP}.seed": self.seed}
         if self.recipe is not None:
-            given["recipe"] = self.recipe
+            given["recipe"] = _recipes(self.recipe)
         if self.strategy is not None:
             given[f"++{_MCP}.environment.strategy"] = self.strategy
         if self.lora is not None:
@@ -123,6 +128,10 @@ class Prepared(BaseModel):
     tool_format: str
     held_out: bool
     """Whether there are rows that are not trained on."""
+    keys: dict[str, str]
+    """What verl was given for the command's options, which a further run repeats; the number of steps may differ."""
+    changes: list[str]
+    """KEY=VALUE of the command, which hold in a further run too, below its own."""
 
 
 @app.command()
@@ -157,34 +166,47 @@ def train(
     with needed("verl", "training"):
         from mcp_rollout.rollout.verl.launch import command, composed, gpus_here
     environment = source.load(what)
-    check_rewarded(environment)
+    changes = changes or []
+    if not _has_own_reward(changes):
+        check_rewarded(environment)
     check_reward(environment)
     out = out or Path("outputs", f"train-{environment.name.replace(':', '-')}")
     engine, gpus = machine.found(gpus_here())
     steps = method.steps or (100 if gpus else 2)
-    template = _template(model, chat_template)
+    template, room = _template(model, chat_template), _positions(model)
     keys = _chosen(environment, model, engine, gpus, steps, chat_template, logger) | method.overrides()
     if not gpus:
         rehearsal = "" if method.steps else "; 2 steps rehearse the whole path, --steps asks for more"
         typer.echo(f"trained without a GPU, engine={engine}{rehearsal}", err=True)
-    prepared = _resumed(out, environment, steps) if resume else None
+    prepared = _resumed(out, environment, steps, keys) if resume else None
     if prepared is None:
         _check_place(out, model)
-    config = composed(keys, changes or [])
+    else:
+        changes = [*prepared.changes, *changes]
+        typer.echo(f"goes on after step {checkpoint(out)}, with the rows, the lock and the sizes in {out}", err=True)
+    config = composed(keys, changes)
     own = config["actor_rollout_ref"]["rollout"]["custom"]["mcp"]["environment"]
     overridden(environment, own, key=f"{_MCP}.environment")
     if prepared is None:
-        with new_directory(out) as made:
-            prepared = _prepare(environment, source, template, model, tool_format, gpus > 0, made)
-            _probe(what, source, model, chat_template, prepared, made)
+        try:
+            with new_directory(out) as made:
+                prepared = _prepare(environment, template, tool_format, room, gpus > 0, keys, changes, made)
+                _probe(what, source, model, chat_template, prepared, made)
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted before the training: nothing is left of {out}", err=True)
+            return INTERRUPTED
     metrics = next(path for number in count(1) if not (path := out.absolute() / f"steps-{number}.jsonl").exists())
-    keys |= _written(out, prepared, steps, metrics) | _updates(config, prepared.rows)
-    arguments = command(keys, changes or [])
+    is_given = any(change.startswith("data.train_batch_size=") for change in changes)
+    rows = config["data"]["train_batch_size"] if is_given else prepared.rows
+    keys |= _updates(composed(keys, []), rows) if method.recipe else {}
+    keys |= _written(out, prepared, steps, metrics)
+    arguments = command(keys, changes)
     typer.echo(f"$ {shlex.join(arguments)}", err=not prints)
     if prints:
         return 0
     try:
-        status = anyio.run(follow, arguments, out, metrics, steps)
+        with _held(out):
+            status = anyio.run(follow, arguments, out, metrics, steps)
     except KeyboardInterrupt:
         kept = checkpoint(out)
         left = f"the checkpoint of step {kept} is kept" if kept else "there is no checkpoint yet"
@@ -193,7 +215,7 @@ def train(
     if status == REFUSED and not resume and not metrics.exists():
         rmtree(out)  # which this command has made, and in which nothing has been played
     elif status == 0:
-        print_ending(out, what, model, steps, held_out=prepared.held_out)
+        print_ending(out, what, steps, response=prepared.response, held_out=prepared.held_out)
     else:
         typer.echo(f"verl's whole output is in {out / 'train.log'}", err=True)
     return status if status in (0, REFUSED, STOPPED) else 1
@@ -234,9 +256,30 @@ def _template(model: Path, chat_template: Path | None) -> ChatTemplate:
     return template
 
 
+def _positions(model: Path) -> int:
+    """The longest sequence that the model reads. Raises ConfigError: there is no configuration of a model."""
+    file = model / "config.json"
+    try:
+        return int(json.loads(file.read_bytes()).get("max_position_embeddings", 2 * _LONGEST))
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        problem = f"is no configuration of a model: {error}"
+        raise ConfigError(problem, file=file, key="--model", remedy="name a model's directory") from error
+
+
+def _recipes(names: str) -> str | list[str]:
+    known = [path.stem for path in (INCLUDED_CONFIGS / "recipe").glob("*.yaml")]
+    given = names.strip("[]").split(",")
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"no recipe {name!r}", key="--recipe", remedy=near(name, known, "recipes"))
+    return given[0] if len(given) == 1 else given
+
+
 def _loggers(name: str | None) -> list[str]:
     if name is None:
         return []
+    if name not in _LOGGERS:
+        raise ConfigError(f"verl has no logger {name!r}", key="--logger", remedy=near(name, _LOGGERS, "loggers"))
     if find_spec(name) is None:
         raise ConfigError(f"{name} is not installed", key="--logger", remedy=f"pip install {name}")
     return [name]
@@ -257,11 +300,12 @@ def _check_place(out: Path, model: Path) -> None:
 
 def _prepare(
     environment: Environment,
-    source: TaskSource,
     template: ChatTemplate,
-    model: Path,
     tool_format: str | None,
+    positions: int,
     has_gpu: bool,
+    keys: Mapping[str, object],
+    changes: list[str],
     made: Path,
 ) -> Prepared:
     """Write rows and lock, and find out how long prompts are and how calls are written."""
@@ -269,18 +313,19 @@ def _prepare(
     if len(splits["train"]) < LEAST_ROWS:
         problem = f"has {len(splits['train'])} rows to train on, and {len(splits['test'])} that are held out"
         remedy = f"write at least {LEAST_ROWS} tasks, or lower tasks.test_share of the environment"
-        raise ConfigError(problem, file=source.tasks_file or environment.file, key="tasks", remedy=remedy)
-    longest = max(
-        template.count_prompt(task.prompt, task.shown(schemas)) for tasks in splits.values() for task in tasks
-    )
+        raise ConfigError(problem, file=_tasks_file(environment), key="tasks", remedy=remedy)
+    tasks = [task for split in splits.values() for task in split]
+    if not _has_own_reward(changes) and (note := note_on_rewards(environment, tasks)):
+        raise ConfigError(note)
+    longest = max(template.count_prompt(task.prompt, task.shown(schemas)) for task in tasks)
     if tool_format is None:
         shown = formats_shown(lambda messages: template.render(messages, schemas, continues=False), schemas)
         tool_format = shown[0] if shown else "hermes"
         typer.echo(f"calls are read as {tool_format}", err=True)
-    room = json.loads((model / "config.json").read_text()).get("max_position_embeddings", _LONGEST) - longest
+    room = positions - longest
     if room < STEP:
-        problem = f"the longest prompt has {longest} tokens, and the model reads {longest + room}"
-        raise ConfigError(problem, file=model, key="--model", remedy="show fewer tools, or take another model")
+        problem = f"the longest prompt has {longest} tokens, and the model reads {positions}"
+        raise ConfigError(problem, key="--model", remedy="show fewer tools, or take another model")
     return Prepared(
         rows=min(32 if has_gpu else 4, len(splits["train"])),
         samples=8 if has_gpu else 4,
@@ -288,7 +333,24 @@ def _prepare(
         response=min(_LONGEST if has_gpu else _LONGEST_REHEARSED, room // STEP * STEP),
         tool_format=tool_format,
         held_out=bool(splits["test"]),
+        keys=_options(keys),
+        changes=changes,
     )
+
+
+def _tasks_file(environment: Environment) -> Path | str:
+    file = None if environment.tasks is None else environment.tasks.file
+    return file or environment.file
+
+
+def _has_own_reward(changes: Iterable[str]) -> bool:
+    """Whether verl's own function or model may give a reward."""
+    return any(change.lstrip("+").startswith("reward.") for change in changes)
+
+
+def _options(keys: Mapping[str, object]) -> dict[str, str]:
+    """Those of the command's keys in which a further run is to be the same."""
+    return {key: str(value) for key, value in keys.items() if not key.startswith("trainer.")}
 
 
 async def _write_rows(
@@ -316,6 +378,9 @@ def _probe(
 
     In a process of its own, which leaves no model in the memory of this one.
     """
+    if any(change.startswith("data.max_response_length=") for change in prepared.changes):
+        (made / "prepared.json").write_text(prepared.model_dump_json())
+        return
     arguments = [sys.executable, "-m", "mcp_rollout", "run", what, "--engine", str(model), "--split", "train"]
     arguments += ["-n", str(min(PROBE_ROWS, prepared.rows)), "--samples", str(PROBE_SAMPLES)]
     arguments += ["--response-tokens", str(prepared.response), "--tool-format", prepared.tool_format]
@@ -327,27 +392,34 @@ def _probe(
     ):
         arguments += [] if given is None else [option, str(given)]
     typer.echo(f"a probe: {PROBE_SAMPLES} trajectories of each of {min(PROBE_ROWS, prepared.rows)} rows", err=True)
-    played = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False)  # its progress and its errors are shown
+    problem = "no trajectory of the probe was played to its end"
+    nothing = ConfigError(problem, file=what, remedy="mend what `mcp-rollout run` reports there")
+    if not (made / "probe").is_dir():
+        raise nothing
     with Traces(made / "probe") as traces:
         found = statistics_of(traces.entries())
     if found.recommended is None:
-        problem = f"no trajectory of the probe was played to its end:\n{played.stdout.strip()}\n"
-        raise ConfigError(problem, file=what, remedy="mend what is reported there; `mcp-rollout run` plays the same")
+        raise nothing
     prepared.response = min(prepared.response, found.recommended.max_response_length)
     reward = 0.0 if found.reward is None else found.reward
     typer.echo(f"reward {reward:.3f}; responses are given {prepared.response} tokens", err=True)
     (made / "prepared.json").write_text(prepared.model_dump_json())
 
 
-def _resumed(out: Path, environment: Environment, steps: int) -> Prepared:
+def _resumed(out: Path, environment: Environment, steps: int, keys: Mapping[str, object]) -> Prepared:
     """What the training in `out` was prepared with. Raises ConfigError: it cannot go on."""
     try:
         prepared = Prepared.model_validate_json((out / "prepared.json").read_bytes())
     except (OSError, ValueError) as error:
         problem = "holds no training of this command"
         raise ConfigError(problem, file=out, key="--resume", remedy="name its directory by --out") from error
-    if watched(out / "traces")[1]:
-        raise ConfigError("a training is at work there", file=out, key="--resume", remedy="wait for its end")
+    with _held(out):
+        pass  # before servers start
+    for key, now in _options(keys).items():
+        if (before := prepared.keys.get(key)) != now:
+            problem = f"began with {key}={before}, and would go on with {now}"
+            raise ConfigError(problem, file=out, key="--resume", remedy="repeat the options, or train by another --out")
     if (done := checkpoint(out)) >= steps:
         raise ConfigError(f"has {done} steps already", file=out, key="--steps", remedy=f"ask for more than {done}")
     lock = out / "tools.yaml"
@@ -357,18 +429,30 @@ def _resumed(out: Path, environment: Environment, steps: int) -> Prepared:
     return prepared
 
 
+@contextmanager
+def _held(out: Path) -> Generator[None]:
+    """Nobody else trains in `out` meanwhile. Raises ConfigError: somebody does."""
+    with (out / "prepared.json").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            problem = "a training is at work there"
+            raise ConfigError(problem, file=out, key="--out", remedy="wait for its end") from error
+        yield
+
+
 async def _differences(environment: Environment, lock: Path) -> list[str]:
     async with opened_environment(environment) as gateway:
         entries = lock_entries(gateway.catalogue, environment=environment.name, source=environment.source)
         return compare_locks(read_lock(lock), parse_entries(entries))
 
 
-def _updates(config: Mapping[str, Any], rows: int) -> dict[str, object]:
-    """As many updates of a step as the composed configuration has, with another number of rows."""
-    update = config["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
+def _updates(default: Mapping[str, Any], rows: int) -> dict[str, object]:
+    """As many updates of a step as the configuration has by default, with another number of rows."""
+    update = default["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
     if isinstance(update, str):  # all rows of the step, by reference
         return {}
-    return {"actor_rollout_ref.actor.ppo_mini_batch_size": max(1, update * rows // config["data"]["train_batch_size"])}
+    return {"actor_rollout_ref.actor.ppo_mini_batch_size": max(1, update * rows // default["data"]["train_batch_size"])}
 
 
 def _written(out: Path, prepared: Prepared, steps: int, metrics: Path) -> dict[str, object]:

@@ -155,8 +155,9 @@ async def follow(arguments: Sequence[str], out: Path, metrics: Path, steps: int)
     return process.returncode
 
 
-def print_ending(out: Path, what: str, model: Path, steps: int, *, held_out: bool) -> None:
+def print_ending(out: Path, what: str, steps: int, *, response: int, held_out: bool) -> None:
     """Compare the held-out rows before and after by component, and say how to go on."""
+    again = f"{quote(what)} --engine {quote(str(out / 'model'))} --response-tokens {response}"
     traces, trained = out / "traces", out / "model"
     if held_out:
         parts = {step: _parts(traces, step) for step in (0, steps)}
@@ -170,7 +171,7 @@ def print_ending(out: Path, what: str, model: Path, steps: int, *, held_out: boo
         ("look", f"mcp-rollout trace view {quote(str(traces))}"),
         ("why rows fail", f"mcp-rollout trace explain {quote(str(traces))}"),
         ("export the model", f"python -m verl.model_merger merge --backend fsdp {_options(actor, trained)}"),
-        ("play with it", f"mcp-rollout run {quote(what)} --engine {quote(str(trained))} --out {quote(f'{out}-after')}"),
+        ("play with it", f"mcp-rollout run {again} --out {quote(f'{out}-after')}"),
         ("serve it", f"python -m sglang.launch_server --model-path {quote(str(trained))}"),
     ):
         typer.echo(f"{purpose}: {command}")

@@ -305,6 +305,10 @@ def environment_file(name: str, directory: str | Path | None = None) -> Path:
     path = Path(name)
     if (own := path / f"{path.resolve().name}.yaml").is_file():
         return own
+    if path.is_dir() and not directory:
+        made = ", ".join(sorted(each.name for each in path.glob("*.yaml"))) or "no YAML file"
+        problem = f"has no {path.resolve().name}.yaml"
+        raise ConfigError(problem, file=path, remedy=f"name the environment's file; there is {made}")
     if path.suffix or len(path.parts) > 1:
         problem = "is neither .json nor .yaml" if path.is_file() else "no such file, and no environment has this name"
         raise ConfigError(problem, file=path, remedy="check the path: an mcpServers file, or an environment's")

@@ -79,8 +79,8 @@ def composed(overrides: Mapping[str, object], changes: Sequence[str]) -> dict[st
 
 
 def _all(overrides: Mapping[str, object], changes: Sequence[str]) -> list[str]:
-    changed = {_key(change) for change in changes}
-    return [*(override(key, value) for key, value in overrides.items() if _key(key) not in changed), *changes]
+    last = {_key(change): change for change in changes}
+    return [*(override(key, value) for key, value in overrides.items() if _key(key) not in last), *last.values()]
 
 
 def _composed(overrides: Sequence[str]) -> dict[str, Any]:

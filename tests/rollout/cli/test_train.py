@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -9,19 +10,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-import anyio
 import pytest
 from commands import mcp_rollout
 
 from mcp_rollout.rollout.cli.train_report import Following
+from mcp_rollout.rollout.environment.config import INCLUDED_CONFIGS
 from mcp_rollout.rollout.environment.parquet import read_rows
-from mcp_rollout.rollout.environment.task import Origin, Task
-from mcp_rollout.rollout.trace.record import Trace
-from mcp_rollout.rollout.trace.store import TraceStore, read_traces
+from mcp_rollout.rollout.trace.store import read_traces
 from mcp_rollout.rollout.verl_cpu.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.verl
@@ -52,6 +52,8 @@ class Home:
     """A working directory with a model, and the environment `notes`."""
 
     path: Path
+    held: IO[bytes] | None = None
+    """A file that is locked as long as the test runs."""
 
     def write(self, *, tasks: int = 12, **changes: object) -> None:
         environment = {key: value for key, value in {**ENVIRONMENT, **changes}.items() if value is not None}
@@ -69,7 +71,16 @@ class Home:
         out = self.path / "outputs" / "train-notes"
         (out / "traces").mkdir(parents=True)
         sizes = {"rows": 2, "samples": 2, "prompt": 128, "response": 128}
-        (out / "prepared.json").write_text(json.dumps(sizes | {"tool_format": "hermes", "held_out": False}))
+        keys = {
+            "engine": "cpu",
+            "actor_rollout_ref.model.path": str(self.path / "model"),
+            "actor_rollout_ref.rollout.agent.agent_loop_config_path": str(INCLUDED_CONFIGS / "agent_loop.yaml"),
+            "actor_rollout_ref.rollout.custom.mcp.environments_dir": str(self.path),
+            "data.seed": "0",
+            "actor_rollout_ref.rollout.custom.mcp.seed": "0",
+        }
+        own = {"tool_format": "hermes", "held_out": False, "keys": keys, "changes": []}
+        (out / "prepared.json").write_text(json.dumps(sizes | own))
         (out / "latest_checkpointed_iteration.txt").write_text("4")
 
     def lock(self) -> None:
@@ -83,13 +94,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     (tmp_path / "its_notes.py").write_text(SERVER)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "model").symlink_to(model)
     home = Home(tmp_path)
     home.write()
-    return home
+    yield home
+    if home.held is not None:
+        home.held.close()
 
 
 def without_template(home: Home) -> None:
@@ -109,19 +122,14 @@ def larger_than_the_disk(home: Home) -> None:
 
 def at_work(home: Home) -> None:
     home.prepare()
+    home.held = (home.path / "outputs" / "train-notes" / "prepared.json").open("rb")
+    fcntl.flock(home.held, fcntl.LOCK_EX)
 
-    async def begin() -> None:
-        store = TraceStore(home.path / "outputs" / "train-notes" / "traces")
-        task = Task.from_row(
-            {
-                "prompt": [{"role": "user", "content": "x"}],
-                "extra_info": {"mcp": {"environment": "e", "task": "t", "seed": 1}},
-            }
-        )
-        store.heartbeat.begin(Trace.begin("t", task, Origin(engine="none")))
-        store.heartbeat.close()
 
-    anyio.run(begin)
+def without_config(home: Home) -> None:
+    copied = home.path / "odd"
+    shutil.copytree(home.path / "model", copied)
+    (copied / "config.json").unlink()
 
 
 def of_other_tools(home: Home) -> None:
@@ -136,6 +144,10 @@ def faulty(home: Home) -> None:
     (home.path / "tasks.jsonl").write_text("{")
 
 
+def unanswered(home: Home) -> None:
+    (home.path / "tasks.jsonl").write_text("".join(f'{{"prompt": "Look at {n}."}}\n' for n in range(12)))
+
+
 def taken(home: Home) -> None:
     (home.path / "there").mkdir()
 
@@ -144,6 +156,7 @@ Prepare = Callable[[Home], None]
 WRONG: dict[str, tuple[Prepare | None, str, str]] = {
     "no model": (None, "--model nowhere", "nowhere: --model: no such directory"),
     "a model without a chat template": (without_template, "--model bare", "bare: --model: has no chat template"),
+    "a model without a configuration": (without_config, "--model odd", "odd/config.json: --model: is no configuration"),
     "a key with a slip": (None, "data.trian_batch_size=2", "did you mean 'data.train_batch_size'?"),
     "a key without a value": (None, "data.train_batch_size", "no key with a value: 'data.train_batch_size'"),
     "a value that is none": (None, "trainer.logger=[", "Hydra refuses the configuration"),
@@ -155,9 +168,10 @@ WRONG: dict[str, tuple[Prepare | None, str, str]] = {
     "a strategy that is none": (None, "--strategy forest", "environment.strategy.use"),
     "an engine that is none": (None, "--engine sglnag", "--engine: no engine 'sglnag'"),
     "GPUs that are not there": (None, "--gpus 64", "--gpus: 64 are asked for, and"),
-    "a logger that is not installed": (None, "--logger scrolls", "--logger: scrolls is not installed"),
-    "a recipe that is none": (None, "--recipe soup", "Could not find 'recipe/soup'"),
+    "a logger that is none": (None, "--logger wandbb", "--logger: verl has no logger 'wandbb' (did you mean 'wandb'?)"),
+    "a recipe that is none": (None, "--recipe [dapo,gpso]", "--recipe: no recipe 'gpso' (did you mean 'gspo'?)"),
     "no reward": (lambda home: home.write(reward={"weights": {"solved": 0}}), "", "reward: nothing gives a reward"),
+    "tasks without an answer": (unanswered, "", "12 of 12 rows have neither an answer nor checks"),
     "one row": (lambda home: home.write(tasks=1), "", "rows to train on"),
     "a server that does not start": (
         lambda home: home.write(servers={"notes": {"command": "no-such-program"}}),
@@ -169,6 +183,7 @@ WRONG: dict[str, tuple[Prepare | None, str, str]] = {
     "a directory that is there": (taken, "--out there", "there: --out: is there"),
     "nothing to resume": (None, "--resume", "--resume: holds no training of this command"),
     "a training at work there": (at_work, "--resume", "a training is at work there"),
+    "other options than before": (Home.prepare, "--resume --steps 9 --seed 3", "--resume: began with data.seed=0, and"),
     "all steps done": (Home.prepare, "--resume --steps 4", "--steps: has 4 steps already"),
     "other tools than the checkpoint's": (of_other_tools, "--resume --steps 9", "no longer those of the checkpoint"),
 }
@@ -189,20 +204,27 @@ def test_rows_lock_and_measured_sizes_lead_to_verls_own_command(home: Home) -> N
     """With a call that the template writes, prompts as they are rendered, and what a probe needed after them."""
     from mcp_rollout.rollout.verl.launch import composed
 
-    printed = home.train("--print", "--steps", "10", "--kl", "0.1", "data.train_batch_size=3", status=0)
+    printed = home.train(
+        "--print", "--steps", "10", "--kl", "0.1", "--recipe", "gspo,tis", "data.train_batch_size=3", status=0
+    )
     words = shlex.split(printed.removeprefix("$ "))
     assert words[1:3] == ["-m", "verl.trainer.main_ppo"]
     config = composed({}, [word for word in words[words.index("mcp_grpo") + 1 :] if not word.startswith("+")])
     out = home.path / "outputs" / "train-notes"
+    actor, trainer = config["actor_rollout_ref"]["actor"], config["trainer"]
     rows = {
         split: list(read_rows(Path(config["data"][f"{key}_files"])))
         for split, key in (("train", "train"), ("test", "val"))
     }
     assert sum(map(len, rows.values())) == 12 and all(rows.values())
-    assert config["data"]["train_batch_size"] == 3 and config["actor_rollout_ref"]["rollout"]["n"] == 4
+    assert (
+        config["data"]["train_batch_size"] == 3
+        and actor["ppo_mini_batch_size"] == 1
+        and config["actor_rollout_ref"]["rollout"]["n"] == 4
+    )
     assert 0 < config["data"]["max_prompt_length"] <= 1024 and 0 < config["data"]["max_response_length"] <= 512
     assert config["data"]["max_prompt_length"] % 128 == config["data"]["max_response_length"] % 128 == 0
-    actor, trainer = config["actor_rollout_ref"]["actor"], config["trainer"]
+    assert actor["policy_loss"]["loss_mode"] == "gspo" and config["algorithm"]["rollout_correction"]["rollout_is"]
     assert actor["use_kl_loss"] and actor["kl_loss_coef"] == 0.1
     assert trainer["total_training_steps"] == trainer["test_freq"] == 10 and trainer["save_freq"] == 2
     assert trainer["val_before_train"] and Path(trainer["default_local_dir"]) == out
