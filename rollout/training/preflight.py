@@ -178,7 +178,7 @@ def check_turns(
             check_template(tokens, row.task.prompt, row.task.shown(own.schemas), has_user=has_user, key=key)
         except ConfigError as error:
             faults.append(row.problem(error.problem, key=error.key or "prompt", remedy=error.remedy))
-    offered = next((own.schemas for own in shown.values() if own.schemas), [])
+    offered = next((own.schemas for own in shown.values() if own.schemas), list[dict[str, Any]]())
     written = formats_shown(lambda messages: tokens.decode(tokens.prompt(messages, offered)), offered)
     if written and tool_format not in written:
         problem = f"is {tool_format}, and the model's chat template writes calls as {' or '.join(written)}"

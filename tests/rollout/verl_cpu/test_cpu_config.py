@@ -21,6 +21,7 @@ ENGINES = ("cpu", "sglang", "sglang_cpu", "transformers")
 GIVEN = ["data.train_files=rows.parquet", "actor_rollout_ref.model.path=model"]
 
 ENGINE_KEYS = (
+    "algorithm.rollout_correction.rollout_is",
     "actor_rollout_ref.actor.fsdp_config.",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
@@ -107,6 +108,7 @@ def test_sglang_without_a_gpu_differs_from_the_other_cpu_overlay_in_the_rollout_
         "actor_rollout_ref.rollout.enforce_eager",
         "actor_rollout_ref.rollout.free_cache_engine",
         "actor_rollout_ref.rollout.name",
+        "algorithm.rollout_correction.rollout_is",
         "ray_kwargs.ray_init.runtime_env.py_executable",
     }
 
