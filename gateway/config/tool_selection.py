@@ -24,8 +24,8 @@ class ToolOverride(BaseModel):
     description: str | None = None
     """A new description."""
     fixed: dict[str, Any] = {}
-    """Arguments that the gateway sends and the policy never sees; `${trajectory.id}` and `${trajectory.seed}` in
-    their strings are expanded for each trajectory."""
+    """Arguments that the gateway sends and the policy never sees; `${trajectory.id}`, `${trajectory.seed}` and
+    `${lease.dir}` in their strings are expanded for each trajectory."""
 
     @field_validator("name")
     @classmethod

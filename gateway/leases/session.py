@@ -265,7 +265,7 @@ class Session:
 
     def fixed_arguments(self, tool: ToolDefinition) -> dict[str, Any]:
         """The arguments that the gateway adds to each call of a tool in this trajectory."""
-        return fill(tool.fixed, trajectory=self.trajectory, seed=self.seed) if tool.fixed else {}
+        return self.filled(tool.fixed) if tool.fixed else {}
 
     def filled(self, value: Any) -> Any:
         """A value with this trajectory's `${trajectory.id}`, `${trajectory.seed}` and `${lease.dir}`."""

@@ -291,13 +291,16 @@ async def test_servers_that_name_the_lease_directory_share_a_fresh_one(
     files = mini("write_file", "list_files", scope="process", cwd="${lease.dir}")
     shell = mini("cwd", scope="process", cwd="${lease.dir}/sub", env={"ROOT": "${lease.dir}"})
     bounds = {"lease_dir": {"template": str(template(tmp_path)), "parent": str(tmp_path)}}
-    made = GatewayConfig.model_validate({"servers": {"files": files, "shell": shell, "plain": mini("echo")}, **bounds})
+    told = {"change": {"echo": {"fixed": {"text": "${lease.dir}/seed.txt"}}}}  # a path that no prompt can name
+    servers = {"files": files, "shell": shell, "plain": mini("echo", tools=told)}
+    made = GatewayConfig.model_validate({"servers": servers, **bounds})
     async with Gateway(made) as gate:
         async with lease(gate, "a") as one, lease(gate, "b") as other:
             assert one.lease_dir != other.lease_dir
             assert await text(one, "write_file", text="new.txt") == "written"
             assert await text(one, "list_files") == "new.txt seed.txt sub"
             assert await text(one, "cwd") == f"{one.lease_dir}/sub"
+            assert await text(one, "echo") == f"{one.lease_dir}/seed.txt"
             assert await text(other, "list_files") == "seed.txt sub"
             first = one.lease_dir
         await gone(first)
