@@ -20,6 +20,7 @@ from mcp_rollout.gateway.config.models import GatewayConfig
 from mcp_rollout.gateway.connection.answerers import check_elicitation
 from mcp_rollout.gateway.connection.connection import Connection
 from mcp_rollout.gateway.errors import ConfigError, GatewayError, ServerUnavailable
+from mcp_rollout.gateway.leases.janitor import check_fixed
 from mcp_rollout.gateway.leases.leasing import Leases
 from mcp_rollout.gateway.leases.opening import Openings
 from mcp_rollout.gateway.leases.remote_pool import RemotePool
@@ -144,6 +145,7 @@ class Gateway:
         self._leases = Leases(self.config, self.catalogue, self._openings, opened, directory, log=self._log)
 
     async def _start_on_hosts(self, hosts: Hosts) -> None:
+        check_fixed(self.config, has_directory=False)
         pool = self._remote = RemotePool(self.config, hosts, self._openings.http, self._openings.tasks)
         offered = (await pool.start()).servers
         found = {server: offered[server] for server in self.config.servers}

@@ -200,6 +200,18 @@ def names_lease_dir(config: ServerConfig) -> bool:
     return any(LEASE_DIR in text for text in (config.cwd or "", *config.args, *config.env.values()))
 
 
+def check_fixed(config: GatewayConfig, *, has_directory: bool) -> None:
+    """Raises ConfigError: a fixed argument names the lease's directory where a trajectory has none here."""
+    for server, entry in config.servers.items():
+        for tool, change in entry.tools.change.items():
+            if not has_directory and LEASE_DIR in repr(change.fixed):
+                problem = (
+                    f"{LEASE_DIR} is known only on this machine, beside a server that names it in args, env or cwd"
+                )
+                key = f"servers.{server}.tools.change.{tool}.fixed"
+                raise ConfigError(problem, key=key, remedy="give the path itself")
+
+
 def bundled(config: GatewayConfig) -> tuple[str, ...]:
     """The servers that share a directory for each lease and are therefore leased together.
 
@@ -227,7 +239,9 @@ def bundled(config: GatewayConfig) -> tuple[str, ...]:
                 key=f"{at}.leases_per_process",
                 remedy="leave it at 1",
             )
-    return tuple(server for server, entry in config.servers.items() if names_lease_dir(entry))
+    servers = tuple(server for server, entry in config.servers.items() if names_lease_dir(entry))
+    check_fixed(config, has_directory=bool(servers))
+    return servers
 
 
 def placed(config: ServerConfig, directory: Path | None, **env: str) -> ServerConfig:

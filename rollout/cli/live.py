@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -30,7 +30,12 @@ _KINDS = 4
 
 
 def line_of(activity: Activity, *, total: int | None = None, done: int | None = None) -> str:
-    """One line for people.
+    """One line for people. Arguments as of `parts_of`."""
+    return "; ".join(parts_of(activity, total=total, done=done))
+
+
+def parts_of(activity: Activity, *, total: int | None = None, done: int | None = None) -> list[str]:
+    """What is shown of an activity, the counts of trajectories first.
 
     Args:
         total: number of trajectories that will be played, where it is known.
@@ -55,12 +60,12 @@ def line_of(activity: Activity, *, total: int | None = None, done: int | None = 
     if (oldest := activity.oldest) is not None:
         doing = f"{plain(oldest.task)} {oldest.elapsed_s:.0f} s, {oldest.turns} turns ({oldest.id[:12]})"
         parts.append(f"longest: {doing}")
-    return "; ".join(parts)
+    return parts
 
 
-def _folded(line: str) -> Text:
-    """A line for a terminal: its parts below each other. What servers wrote is text: no markup of it is read."""
-    return Text(line.replace("; ", "\n  "))
+def _panel(label: str, parts: Sequence[str]) -> Text:
+    """The parts below each other, for a terminal. What servers wrote is text: no markup of it is read."""
+    return Text("\n  ".join([f"{label}: {parts[0]}", *parts[1:]]))
 
 
 @asynccontextmanager
@@ -75,11 +80,11 @@ async def shown_live(
         every_s: seconds between plain lines; a terminal is refreshed every `REFRESH_S`.
     """
 
-    def line() -> str:
+    def parts() -> list[str]:
         now = activity()
-        return f"{label}: {line_of(now, total=total, done=earlier + now.finished)}"
+        return parts_of(now, total=total, done=earlier + now.finished)
 
-    async with shown(lambda: _folded(line()), line, every_s=every_s):
+    async with shown(lambda: _panel(label, parts()), lambda: f"{label}: {'; '.join(parts())}", every_s=every_s):
         yield
 
 
@@ -153,7 +158,7 @@ def watch(
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 activity, at_work = watched(directory)
-                live.update(_folded(f"{_label(at_work)}: {line_of(activity)}"), refresh=True)
+                live.update(_panel(_label(at_work), parts_of(activity)), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return 0

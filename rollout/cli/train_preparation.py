@@ -193,7 +193,7 @@ def resumed(out: Path, environment: Environment, steps: int, keys: Mapping[str, 
 
 @contextmanager
 def held(out: Path) -> Generator[None]:
-    """Nobody else trains in `out` meanwhile. Raises ConfigError: somebody does."""
+    """Locks `out` against other trainings while the block runs. Raises ConfigError: another one has the lock."""
     with (out / "prepared.json").open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,8 +32,8 @@ _CURVE = 60
 _RECENT = 5
 """Steps whose mean time gives the time left."""
 _SHARES = {"withdrawn": "failed_share", "failing calls": "tool_error_rate", "without advantage": "zero_advantage_share"}
-_TAIL = 30
-"""Lines of verl's output that are shown where it ends with an error that is not ours."""
+_KEPT, _TAIL = 400, 30
+"""Last lines of verl's output in which our error is looked for, and that are shown where there is none."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OURS = re.compile(r"^(?:\(.*?\)\s*)?\S+ \S+ \[(?:warning|error)\s*\]\s*(.*)")
 """A line of our log in verl's output, behind the name of Ray's process."""
@@ -61,6 +61,23 @@ def checkpoint(directory: Path) -> int:
     return int(latest.read_text()) if latest.is_file() else 0
 
 
+class _Appended:
+    """The whole lines that are added to a file from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, path.stat().st_size if path.exists() else 0
+
+    def lines(self) -> list[str]:
+        """Those that are new."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        return whole.decode(errors="replace").splitlines()
+
+
 class Following:
     """The steps and warnings of a training so far, from what verl writes.
 
@@ -72,22 +89,15 @@ class Following:
 
     def __init__(self, metrics: Path, log: Path, steps: int) -> None:
         self.done: list[Step] = []
-        self._metrics, self._log, self._steps = metrics, log, steps
-        self._read = log.stat().st_size if log.exists() else 0
-        self._last = deque[str](maxlen=_TAIL)
+        self._metrics, self._log, self._steps = _Appended(metrics), _Appended(log), steps
+        self._last = deque[str](maxlen=_KEPT)
         self._said = set[str]()
 
     def news(self) -> list[str]:
         """Read on; returns our warnings, each once."""
-        if self._metrics.is_file():
-            records = [json.loads(line) for line in self._metrics.read_text().splitlines() if line.endswith("}")]
-            steps = [each for each in records if "training/global_step" in each["data"]]
-            self.done += [Step(each["step"], each["data"]) for each in steps[len(self.done) :]]
-        with self._log.open("rb") as file:
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read += len(whole) + len(newline)
-        lines = _COLOUR.sub("", whole.decode(errors="replace")).splitlines()
+        records = map(json.loads, self._metrics.lines())
+        self.done += [Step(each["step"], each["data"]) for each in records if "training/global_step" in each["data"]]
+        lines = [_COLOUR.sub("", line) for line in self._log.lines()]
         self._last.extend(lines)
         found = dict.fromkeys(match[1] for match in map(_OURS.match, lines) if match is not None)
         new = [text for text in found if text not in self._said]
@@ -99,7 +109,7 @@ class Following:
         lines = list(self._last)
         ours = [number for number, line in enumerate(lines) if line.startswith("error: ")]
         if not ours:
-            return "\n".join(lines)
+            return "\n".join(lines[-_TAIL:])
         # What Ray's processes write meanwhile has their name before it, and progress bars a number.
         return "\n".join(takewhile(lambda line: not line.startswith(("(", "Training Progress")), lines[ours[-1] :]))
 

@@ -350,6 +350,11 @@ async def test_a_bundle_is_kept_warm_whole(mini: Entry, config: Config, tmp_path
             "lease_dir.template: no such directory: /no/such",
         ),
         (
+            {"tools": {"change": {"x": {"fixed": {"path": "${lease.dir}/x"}}}}},
+            {},
+            r"servers.w.tools.change.x.fixed: .* is known only on this machine",
+        ),
+        (
             {"args": ["${lease.dir}"], "scope": "process"},
             {"lease_dir": {"parent": "/proc"}},
             "lease_dir.parent: cannot make directories in /proc",
